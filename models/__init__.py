@@ -1,0 +1,1 @@
+"""Model ports written on the facade, and loading, generating and decoding with them."""

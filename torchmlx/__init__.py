@@ -1,0 +1,1 @@
+"""torch's API on Apple's MLX: `import torchmlx as torch`."""
