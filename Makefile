@@ -1,0 +1,45 @@
+# Two commands do everything: `make demo` and `make test`. Variables to override:
+PYTHON ?= python3
+# cuda13 for an NVIDIA GPU; cpu adds nothing on a Mac, where mlx brings Metal itself.
+BACKEND ?= cpu
+# More arguments for pytest, such as PYTEST_FLAGS='-k softmax'.
+PYTEST_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retries 10
+
+.PHONY: demo test test-full lint bench clean
+
+demo: $(VENV)/installed  ## fetch a small language model and let it write
+	$(BIN)/torchmlx demo text
+
+test: $(VENV)/installed-dev  ## the fast suite
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+test-full: $(VENV)/installed-dev  ## also slow, huge and network tests
+	$(BIN)/python -m pytest -m "" $(PYTEST_FLAGS)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/installed  ## BENCH='name ...' runs some, none lists them
+	$(BIN)/python -m bench $(BENCH)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+
+# Each stamp is newer than what it was installed from, so a second run starts at once.
+$(VENV)/python:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/installed: pyproject.toml | $(VENV)/python
+	$(PIP) --editable '.[$(BACKEND)]'
+	touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(VENV)/python
+	$(PIP) --editable '.[$(BACKEND),dev]'
+	touch $@ $(VENV)/installed
