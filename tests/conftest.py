@@ -55,7 +55,7 @@ def pytest_make_collect_report(collector):
 
 
 def _refuse_skip(report, config):
-    """Turn a skip into a failure under --no-skips; xfail, which pytest also calls skipped, stays."""
+    """Turn a skip into a failure under --no-skips; an xfail, to pytest also a skip, stays."""
     if not (config.getoption("--no-skips") and report.skipped) or hasattr(report, "wasxfail"):
         return report
     reason = report.longrepr[2].removeprefix("Skipped: ")
