@@ -1,0 +1,45 @@
+"""Output for both readers: rich on a terminal, plain text in a pipe."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+
+
+def print_json(value: object) -> None:
+    """One JSON value on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout; in a pipe columns are aligned by spaces and lines are never wrapped."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(*columns, box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        Console().print(table)
+        return
+    lines = [columns, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        cells = (f"{cell:{width}}" for cell, width in zip(line, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def status(message: str) -> contextlib.AbstractContextManager:
+    """A spinner on stderr while the block runs; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+    from rich.markup import escape
+
+    return Console(stderr=True).status(escape(message))
+
+
+def gibibytes(size: float) -> str:
+    """A number of bytes for people: `1.25 GiB`."""
+    return f"{size / 2**30:.2f} GiB"

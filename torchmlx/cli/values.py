@@ -1,0 +1,45 @@
+"""The values that flags take: each function parses one and says in one line what is wrong.
+
+argparse puts the flag's name before the message: "argument --top-p: must be ..., not '7'".
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
+
+DTYPES = ("float32", "float16", "bfloat16")
+DEVICES = ("cpu", "mps", "cuda")
+
+
+def _checked(
+    parse: Callable[[str], Number], holds: Callable[[Number], bool], wanted: str
+) -> Callable[[str], Number]:
+    def value(text: str) -> Number:
+        try:
+            number = parse(text)
+        except ValueError:
+            number = None
+        if number is None or not math.isfinite(number) or not holds(number):
+            raise argparse.ArgumentTypeError(f"must be {wanted}, not {text!r}")
+        return number
+
+    return value
+
+
+temperature = _checked(float, lambda x: x >= 0, "a number of at least 0 (0 is greedy)")
+top_p = _checked(float, lambda x: 0 < x <= 1, "above 0 and at most 1 (1 keeps all)")
+top_k = _checked(int, lambda x: x >= 0, "a whole number of at least 0 (0 keeps all)")
+min_p = _checked(float, lambda x: 0 <= x <= 1, "between 0 and 1 (0 keeps all)")
+repetition_penalty = _checked(float, lambda x: x > 0, "a number above 0 (1 is no penalty)")
+max_tokens = _checked(int, lambda x: x >= 1, "a whole number of at least 1")
+seed = _checked(int, lambda x: 0 <= x < 2**64, "a whole number from 0 to 2**64 - 1")
+
+
+def stop(text: str) -> str:
+    """A stop string: the empty one would stop before the first token."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
