@@ -1,0 +1,62 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from torchmlx.cli import doctor, machine
+
+
+def test_json_has_every_part(torchmlx):
+    outcome = torchmlx("doctor", "--json")
+    assert outcome.code == 0
+    report = json.loads(outcome.out)
+    assert report["versions"]["mlx"] == "0.32.4"
+    assert report["device"]["kind"] in ("metal", "cuda", "cpu")
+    assert 1 <= report["machine"]["cores"] <= os.cpu_count()
+    assert 0 < report["machine"]["memory_available"] <= report["machine"]["memory_total"]
+    assert {"softmax", "linear"} <= {kernel["name"] for kernel in report["kernels"]}
+
+
+def test_text_tells_what_json_tells(torchmlx):
+    report = json.loads(torchmlx("doctor", "--json").out)
+    text = torchmlx("doctor").out
+    assert report["machine"]["os"] in text and report["cache"] in text
+    for item in report["advice"] + report["missing_extras"]:
+        assert item["what"] in text and item["mend"] in text
+
+
+def test_kernels_list_json_and_table_agree(torchmlx):
+    kernels = json.loads(torchmlx("kernels", "list", "--json").out)
+    lines = torchmlx("kernels", "list").out.splitlines()[1:]
+    assert [line.split()[:2] for line in lines] == [[k["name"], k["serves"]] for k in kernels]
+
+
+@pytest.mark.parametrize("kind", ["metal", "cuda"])
+def test_a_gpu_needs_no_advice(kind):
+    assert doctor.advise(kind) == []
+
+
+def test_missing_compiler_is_told_on_the_cpu(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert any("g++" in item["mend"] for item in doctor.advise("cpu"))
+
+
+def test_cache_folder_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("TORCHMLX_CACHE", "/named")
+    assert doctor.cache_folder() == Path("/named")
+    monkeypatch.delenv("TORCHMLX_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert doctor.cache_folder() == Path("/xdg/torchmlx")
+
+
+def test_memory_of_a_limited_control_group(monkeypatch):
+    files = {
+        "/proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   2097152 kB\n",
+        "/sys/fs/cgroup/memory.max": f"{2**30}\n",
+        "/sys/fs/cgroup/memory.current": f"{2**28}\n",
+    }
+    monkeypatch.setattr(machine, "_read", lambda path: files.get(path, ""))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert machine.memory_available() == 2**30 - 2**28
+    assert machine.memory_total() == 2**30

@@ -1,0 +1,121 @@
+"""What `generate` asks of torchmlx.models, and what it prints; the model is a stand-in."""
+
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from torchmlx import models
+
+
+class Tokenizer:
+    chat_template = "a template"
+
+    def apply_chat_template(self, messages, add_generation_prompt):
+        assert add_generation_prompt
+        return "".join(f"<{m['role']}>{m['content']}" for m in messages)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Stands in for loading and generating; records the arguments of both."""
+    seen = SimpleNamespace(load=None, stream=None, tokenizer=Tokenizer())
+
+    def load(path, **options):
+        seen.load = (path, options)
+        return "model", seen.tokenizer
+
+    def stream_generate(model, tokenizer, prompt, **options):
+        seen.stream = (prompt, options)
+        for count, text in enumerate(("Grüße", ", 世界"), start=1):
+            yield SimpleNamespace(
+                text=text,
+                token=count,
+                finish_reason="stop" if count == 2 else None,
+                prompt_tokens=7,
+                prompt_tps=100.0,
+                generation_tokens=count,
+                generation_tps=12.34,
+                peak_memory=3 * 2**29,
+            )
+
+    monkeypatch.setattr(models, "load", load, raising=False)
+    monkeypatch.setattr(models, "stream_generate", stream_generate, raising=False)
+    return seen
+
+
+def test_text_on_stdout_and_numbers_on_stderr(torchmlx, calls):
+    outcome = torchmlx("generate", "--model", "m", "--prompt", "hello")
+    assert outcome.code == 0
+    assert outcome.out == "Grüße, 世界\n"
+    assert outcome.err == (
+        "prompt: 7 tokens, 100.0 tokens/s; generated: 2 tokens, 12.3 tokens/s; "
+        "peak memory: 1.50 GiB\n"
+    )
+
+
+def test_json(torchmlx, calls):
+    result = json.loads(torchmlx("generate", "--model", "m", "--prompt", "p", "--json").out)
+    assert result.pop("load_seconds") >= 0
+    assert result == {
+        "text": "Grüße, 世界",
+        "finish_reason": "stop",
+        "prompt_tokens": 7,
+        "prompt_tps": 100.0,
+        "generation_tokens": 2,
+        "generation_tps": 12.34,
+        "peak_memory_bytes": 3 * 2**29,
+    }
+
+
+def test_flags_that_are_absent_are_left_to_the_checkpoint(torchmlx, calls):
+    torchmlx("generate", "--model", "m", "--prompt", "p")
+    assert calls.load == ("m", dict(dtype=None, device=None, revision=None, force=False))
+    assert calls.stream == ("<user>p", dict(max_tokens=512, stop=[], seed=None))
+
+
+def test_every_flag_arrives(torchmlx, calls):
+    torchmlx(
+        *("generate", "--model", "m", "--prompt", "p", "--system", "s", "--max-tokens", "3"),
+        *("--temperature", "0", "--top-p", "0.5", "--top-k", "4", "--min-p", "0.25"),
+        *("--repetition-penalty", "1.5", "--stop", "a", "--stop", "b", "--seed", "9"),
+        *("--dtype", "float16", "--device", "cpu", "--revision", "r", "--force"),
+    )
+    assert calls.load == ("m", dict(dtype="float16", device="cpu", revision="r", force=True))
+    prompt, options = calls.stream
+    assert prompt == "<system>s<user>p"
+    assert options == dict(
+        max_tokens=3,
+        temperature=0.0,
+        top_p=0.5,
+        top_k=4,
+        min_p=0.25,
+        repetition_penalty=1.5,
+        stop=["a", "b"],
+        seed=9,
+    )
+
+
+def test_raw_skips_the_template(torchmlx, calls):
+    torchmlx("generate", "--model", "m", "--prompt", "p", "--raw")
+    assert calls.stream[0] == "p"
+
+
+def test_model_without_template_continues_the_prompt(torchmlx, calls):
+    calls.tokenizer.chat_template = None
+    torchmlx("generate", "--model", "m", "--prompt", "p")
+    assert calls.stream[0] == "p"
+
+
+def test_system_message_needs_a_template(torchmlx, calls):
+    calls.tokenizer.chat_template = None
+    outcome = torchmlx("generate", "--model", "m", "--prompt", "p", "--system", "s")
+    assert outcome.code == 2 and "no chat template" in outcome.err
+
+
+def test_dash_reads_stdin_without_its_last_line_end(torchmlx, calls, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("two\nlines\n"))
+    torchmlx("generate", "--model", "m", "--prompt", "-", "--raw")
+    assert calls.stream[0] == "two\nlines"
