@@ -2,6 +2,7 @@
 
 import argparse
 
+from ..errors import InputError
 from . import terminal
 
 
@@ -16,8 +17,9 @@ def add(commands) -> None:
     listing = actions.add_parser(
         "list",
         help="a table of all kernels",
-        description="One line a kernel: which backend serves it on this machine's device, which\n"
-        "backends it has, and the variants its Metal code chooses from.",
+        description="One line a kernel: the backend that serves it on this machine's device, why,\n"
+        "and the variants that its Metal code chooses from. --json tells more: every backend's\n"
+        "obstacle, what each variant is for, and the variant for each of the kernel's cases.",
     )
     listing.add_argument("--json", action="store_true", help="a JSON list on stdout")
     listing.set_defaults(run=run_list)
@@ -34,21 +36,19 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def collect() -> list[dict]:
-    """Every kernel: its name, the backend that serves it here, its backends and variants."""
-    from ..kernels import registry
+    """A row a kernel, as `kernels.registry.listing` describes it."""
+    from ..kernels import dispatch, registry
 
-    return [registry.describe(kernel) for kernel in registry.kernels()]
+    try:
+        return registry.listing()
+    except dispatch.OverrideError as error:
+        raise InputError(str(error)) from error
 
 
 def print_kernels(found: list[dict]) -> None:
     """The kernels as a table."""
     rows = [
-        (
-            kernel["name"],
-            kernel["serves"],
-            ", ".join(kernel["backends"]),
-            ", ".join(kernel["variants"]) or "-",
-        )
-        for kernel in found
+        (row["kernel"], row["backend"], ", ".join(row["variants"]) or "none", row["why"])
+        for row in found
     ]
-    terminal.print_table(("kernel", "served by", "backends", "variants"), rows)
+    terminal.print_table(("kernel", "served by", "Metal variants", "because"), rows)
