@@ -59,7 +59,7 @@ def examine() -> dict:
         "kernels": kernels.collect(),
         "cache": str(cache_folder()),
         "settings": {k: v for k, v in sorted(os.environ.items()) if k.startswith("TORCHMLX_")},
-        "advice": advise(device["kind"]),
+        "advice": advise(str(device["kind"])),
         "missing_extras": missing_extras(),
     }
 
@@ -77,13 +77,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def describe_device() -> dict[str, str]:
-    """The device that MLX uses unless told otherwise: kind (metal, cuda or cpu) and name."""
+def describe_device() -> dict[str, str | int]:
+    """MLX's default device: `kind` (metal, cuda or cpu), and all that MLX tells about it."""
     import mlx.core as mx
 
     kind = "metal" if mx.metal.is_available() else "cuda" if mx.cuda.is_available() else "cpu"
-    info = mx.device_info()
-    return {"kind": kind, **{key: info[key] for key in sorted(info)}}
+    return {"kind": kind, **mx.device_info()}
 
 
 def cache_folder() -> Path:
@@ -133,7 +132,7 @@ def _print(report: dict) -> None:
         ("versions", ", ".join(f"{name} {text}" for name, text in report["versions"].items())),
         ("system", f"{host['os']}, {host['cores']} cores"),
         ("memory", f"{terminal.gibibytes(host['memory_total'])}, available {free}"),
-        ("device", ", ".join(str(text) for text in device.values())),
+        ("device", f"{device['kind']}: {device['device_name']} ({device['architecture']})"),
         ("cache", report["cache"]),
         ("settings", " ".join(f"{k}={v}" for k, v in report["settings"].items()) or "none"),
     ]
