@@ -1,1 +1,50 @@
 """torch's API on Apple's MLX: `import torchmlx as torch`."""
+
+from __future__ import annotations
+
+import math as _math
+import sys as _sys
+
+from . import aten as _aten
+from .aten.convert import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    memory_format,
+    preserve_format,
+)
+from .core import device as _device
+from .core import dtype as _dtype
+from .core import op as _op
+from .core.device import device, get_default_device, set_default_device
+from .core.dtype import (
+    can_cast,
+    dtype,
+    finfo,
+    get_default_dtype,
+    iinfo,
+    promote_types,
+    set_default_dtype,
+)
+from .core.layout import Size
+from .core.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from .core.op import result_type
+from .core.tensor import Tensor, from_mx
+
+__version__ = "2.15.0+mlx"
+
+for _d in _dtype.ALL:
+    globals()[_d.name] = _d
+globals().update(_dtype.ALIASES)
+inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
+
+_aten.load()
+_this = _sys.modules[__name__]
+_op.install({"torch": _this, "Tensor": Tensor, "F": _this, "special": _this, "linalg": _this})

@@ -1,0 +1,382 @@
+"""Conversion, copying and facts: dtype, device, layout, storage, and the questions scripts ask about them."""
+
+from __future__ import annotations
+
+import math
+
+import mlx.core as mx
+
+from ..core import device as devices
+from ..core import dtype as dtypes
+from ..core import layout
+from ..core.device import device
+from ..core.dtype import dtype
+from ..core.layout import wrap_dim
+from ..core.op import composite
+from ..core.tensor import Tensor, check_leaf_write, from_array
+
+method = ("Tensor",)
+
+
+class memory_format:
+    """How dimensions lie in memory: contiguous_format, channels_last, channels_last_3d, preserve_format."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+contiguous_format = memory_format("contiguous_format")
+channels_last = memory_format("channels_last")
+channels_last_3d = memory_format("channels_last_3d")
+preserve_format = memory_format("preserve_format")
+
+
+def cast_array(array: mx.array, source: dtype, target: dtype) -> mx.array:
+    """Elements of `array` (stored as `source`) as `target`, rounded as torch's CPU rounds."""
+    if source is target:
+        return array
+    if target.mx is None:
+        raise TypeError(f"{target} is not supported: MLX has no such type. Use torch.complex64.")
+    if source.opaque:
+        return cast_array(_from_float8(array, source), dtypes.float32, target)
+    if target.opaque:
+        return _to_float8(cast_array(array, source, dtypes.float32), target)
+    if source.is_complex and not target.is_complex:
+        array = mx.real(array)
+    if target is dtypes.bool_:
+        return array != 0
+    return array.astype(target.mx)
+
+
+def _from_float8(array: mx.array, source: dtype) -> mx.array:
+    if source is dtypes.float8_e4m3fn:
+        return mx.from_fp8(array, mx.float32)
+    if source is dtypes.float8_e8m0fnu:
+        # An exponent byte: 2^(b-127), 255 is NaN, 0 is 2^-127 (subnormal in float32).
+        bits = array.astype(mx.uint32)
+        normal = mx.view(mx.left_shift(bits, mx.array(23, mx.uint32)), mx.float32)
+        value = mx.where(bits == 0, mx.array(2.0**-127, mx.float32), normal)
+        return mx.where(bits == 255, mx.array(math.nan, mx.float32), value)
+    # e5m2 is the upper byte of a float16.
+    wide = mx.left_shift(array.astype(mx.uint16), mx.array(8, mx.uint16))
+    return mx.view(wide, mx.float16).astype(mx.float32)
+
+
+def _to_float8(array: mx.array, target: dtype) -> mx.array:
+    if target is not dtypes.float8_e4m3fn:
+        raise NotImplementedError(f"conversion to {target} is not supported; float8_e4m3fn is")
+    # Saturating, round to nearest even; MLX turns NaN into 0x7e, torch into 0x7f with the sign kept.
+    negative = mx.view(array, mx.uint32) >= 0x80000000
+    nan = mx.where(negative, mx.array(0xFF, mx.uint8), mx.array(0x7F, mx.uint8))
+    return mx.where(mx.isnan(array), nan, mx.to_fp8(array))
+
+
+def converted(x: Tensor, target: dtype, where: device) -> Tensor:
+    """A copy of x as (dtype, device), keeping its order of dimensions."""
+    if where.type != "cpu" and target is dtypes.float64:
+        raise TypeError(
+            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+            "Please use float32 instead."
+        )
+    if x.device.type == "meta" and where.type != "meta":
+        raise NotImplementedError(
+            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of "
+            "torch.nn.Module.to() when moving module from meta to a different device."
+        )
+    strides = x._strides if layout.is_dense(x.shape, x._strides) else None
+    if x.device is not where and x.device.type != "meta" and devices.STREAMS:
+        x._host()  # the other stream must see finished values
+    if devices.STREAMS:
+        with devices.stream_of(where):
+            return from_array(cast_array(x._read(), x.dtype, target), where, target, strides)
+    return from_array(cast_array(x._read(), x.dtype, target), where, target, strides)
+
+
+@composite(at=method)
+def to(self, *args, **kwargs):
+    """The tensor with another dtype and/or device; itself if it has them already. Tensor.to."""
+    target, where, copy, fmt = parse_to(args, kwargs)
+    target = target or self.dtype
+    where = self.device if where is None else devices.resolve(where)
+    if isinstance(args[0] if args else None, Tensor) or "other" in kwargs:
+        where = where or self.device
+    if target is self.dtype and where == self.device and not copy:
+        return self if fmt in (None, preserve_format) else self.contiguous(memory_format=fmt)
+    result = converted(self, target, where)
+    return result if fmt in (None, preserve_format) else result.contiguous(memory_format=fmt)
+
+
+def parse_to(args, kwargs):
+    """(dtype, device, copy, memory_format) of the arguments that `.to()` takes."""
+    target, where = kwargs.get("dtype"), kwargs.get("device")
+    other = kwargs.get("other")
+    for a in args:
+        if isinstance(a, dtype):
+            target = a
+        elif isinstance(a, Tensor):
+            other = a
+        elif isinstance(a, (device, str, int)) and not isinstance(a, bool):
+            where = a
+    if other is not None:
+        target, where = other.dtype, other.device
+    return target, where, bool(kwargs.get("copy", False)), kwargs.get("memory_format")
+
+
+def _cast_method(name: str, target: dtype):
+    @composite(name, at=method)
+    def cast(self, memory_format=None):
+        return self if self.dtype is target else converted(self, target, self.device)
+
+    cast.__doc__ = f"The tensor as {target}. Tensor.{name}."
+
+
+for _name, _target in dtypes.ALIASES.items():
+    _cast_method(_name, _target)
+_cast_method("bfloat16", dtypes.bfloat16)
+
+
+@composite("type", at=method)
+def type_(self, dtype=None, non_blocking=False):
+    """The tensor's type as a string, or the tensor converted to a type. Tensor.type."""
+    if dtype is None:
+        place = "" if self.device.type == "cpu" else self.device.type + "."
+        return f"torch.{place}{self.dtype.torch_name}Tensor"
+    if isinstance(dtype, str):
+        by_name = {f"torch.{d.torch_name}Tensor": d for d in dtypes.ALL}
+        if dtype not in by_name:
+            raise ValueError(f"invalid type: '{dtype}'")
+        dtype = by_name[dtype]
+    return self.to(getattr(dtype, "dtype", dtype))
+
+
+@composite(at=method)
+def type_as(self, other):
+    """The tensor with other's dtype and device. Tensor.type_as."""
+    return self.to(other.dtype) if self.device == other.device else self.to(other)
+
+
+@composite(at=method)
+def cpu(self, memory_format=None):
+    """The tensor on the CPU. Tensor.cpu."""
+    return self.to(devices.CPU)
+
+
+@composite(at=method)
+def cuda(self, device=None, non_blocking=False, memory_format=None):
+    """The tensor on the CUDA device, or torch's error where there is none. Tensor.cuda."""
+    return self.to("cuda" if device is None else device)
+
+
+@composite()
+def clone(input, *, memory_format=preserve_format):
+    """A copy with storage of its own. torch.clone."""
+    keep = memory_format in (preserve_format, None) and layout.is_dense(input.shape, input._strides)
+    result = from_array(input._read(), input.device, input.dtype, input._strides if keep else None)
+    if memory_format in (channels_last, channels_last_3d):
+        result._cell.strides = result._strides = layout.channels_last(result.shape)
+    return result
+
+
+@composite(at=method)
+def contiguous(self, memory_format=contiguous_format):
+    """The tensor if its memory is already in the given order, else a copy that is. Tensor.contiguous."""
+    if self.is_contiguous(memory_format=memory_format):
+        return self
+    return clone(self, memory_format=memory_format)
+
+
+@composite(at=method)
+def is_contiguous(self, memory_format=contiguous_format):
+    """Whether the elements lie in the given order. Tensor.is_contiguous."""
+    if memory_format in (channels_last, channels_last_3d):
+        wanted = 4 if memory_format is channels_last else 5
+        return self.ndim == wanted and layout.is_channels_last(self.shape, self._strides)
+    return layout.is_contiguous(self.shape, self._strides)
+
+
+@composite(at=method)
+def copy_(self, src, non_blocking=False):
+    """Copy src (broadcastable, any dtype or device) into this tensor. Tensor.copy_."""
+    check_leaf_write(self)
+    array = cast_array(src._read(), src.dtype, self.dtype)
+    shape = tuple(self.shape)
+    if array.shape != shape:
+        if layout.broadcast_shapes(src.shape, shape) != shape:
+            raise RuntimeError(
+                f"The size of tensor a {list(shape)} must match the size of tensor b {list(src.shape)}"
+            )
+        array = mx.broadcast_to(array, shape)
+    self._write(array)
+    return self
+
+
+@composite(at=method)
+def fill_(self, value):
+    """Every element set to a number. Tensor.fill_."""
+    check_leaf_write(self)
+    if isinstance(value, Tensor):
+        if value.ndim:
+            raise RuntimeError(
+                f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions."
+            )
+        return self.copy_(value)
+    self._write(mx.full(tuple(self.shape), mx.array(value, self.dtype.mx)))
+    return self
+
+
+@composite(at=method)
+def zero_(self):
+    """Every element set to zero. Tensor.zero_."""
+    check_leaf_write(self)
+    self._write(mx.zeros(tuple(self.shape), self.dtype.mx))
+    return self
+
+
+@composite(at=method)
+def set_(self, source):
+    """Become another handle on source's storage. Tensor.set_."""
+    self._adopt(source)
+    return self
+
+
+@composite(at=method)
+def requires_grad_(self, requires_grad=True):
+    """Set whether autograd should record operations on this tensor. Tensor.requires_grad_."""
+    if requires_grad and self.dtype.category < dtypes.FLOAT:
+        raise RuntimeError("only Tensors of floating point dtype can require gradients")
+    self.requires_grad = requires_grad
+    return self
+
+
+# ---- facts
+
+
+@composite(at=method)
+def size(self, dim=None):
+    """The shape, or one of its sizes. Tensor.size."""
+    return self.shape if dim is None else self.shape[wrap_dim(dim, self.ndim)]
+
+
+@composite(at=method)
+def stride(self, dim=None):
+    """Elements between neighbours along each dimension (or one). Tensor.stride."""
+    strides = self._strides_or_contiguous
+    return tuple(strides) if dim is None else strides[wrap_dim(dim, self.ndim)]
+
+
+@composite(at=method)
+def storage_offset(self):
+    """Where the first element lies in the storage, in elements. Tensor.storage_offset."""
+    return self._offset
+
+
+@composite(aliases=("nelement",))
+def numel(input):
+    """The number of elements. torch.numel."""
+    return math.prod(input.shape)
+
+
+@composite(at=method, aliases=("ndimension",))
+def dim(self):
+    """The number of dimensions. Tensor.dim."""
+    return self.ndim
+
+
+@composite(at=method)
+def element_size(self):
+    """Bytes of one element. Tensor.element_size."""
+    return self.dtype.itemsize
+
+
+@composite(at=method)
+def data_ptr(self):
+    """An address that identifies the storage and offset. It is invented: MLX buffers move. Tensor.data_ptr."""
+    return self._cell.address() + self._offset * self.dtype.itemsize
+
+
+@composite(at=method)
+def get_device(self):
+    """The device's index, -1 for the CPU. Tensor.get_device."""
+    return -1 if self.device.type == "cpu" else self.device.index or 0
+
+
+@composite()
+def is_floating_point(input):
+    """Whether the dtype is a floating point type. torch.is_floating_point."""
+    return input.dtype.is_floating_point
+
+
+@composite()
+def is_complex(input):
+    """Whether the dtype is complex. torch.is_complex."""
+    return input.dtype.is_complex
+
+
+@composite()
+def is_signed(input):
+    """Whether the dtype can hold negative numbers. torch.is_signed."""
+    return input.dtype.is_signed
+
+
+@composite(at=("torch",))
+def is_tensor(obj):
+    """Whether obj is a Tensor. torch.is_tensor."""
+    return isinstance(obj, Tensor)
+
+
+@composite()
+def is_nonzero(input):
+    """Whether the one element is not zero. torch.is_nonzero."""
+    return bool(input)
+
+
+@composite()
+def is_same_size(input, other):
+    """Whether the shapes are equal. torch.is_same_size."""
+    return input.shape == other.shape
+
+
+def _property(name: str, getter):
+    setattr(Tensor, name, property(getter, doc=f"Tensor.{name}."))
+
+
+_property("itemsize", lambda x: x.dtype.itemsize)
+_property("nbytes", lambda x: x.dtype.itemsize * x.numel())
+_property("is_cuda", lambda x: x.device.type == "cuda")
+_property("is_mps", lambda x: x.device.type == "mps")
+_property("is_cpu", lambda x: x.device.type == "cpu")
+_property("is_meta", lambda x: x.device.type == "meta")
+_property("is_sparse", lambda x: False)
+_property("is_quantized", lambda x: False)
+_property("T", lambda x: x.permute(*range(x.ndim - 1, -1, -1)))
+_property("mT", lambda x: x.transpose(-2, -1))
+_property("H", lambda x: x.transpose(-2, -1))
+_property("mH", lambda x: x.transpose(-2, -1))
+
+
+class UntypedStorage:
+    """The storage behind a tensor, for identity and size only."""
+
+    def __init__(self, tensor: Tensor):
+        self._cell = tensor._cell
+        self.device = tensor.device
+
+    def data_ptr(self) -> int:
+        return self._cell.address()
+
+    def nbytes(self) -> int:
+        return self._cell.array.nbytes
+
+    size = nbytes
+
+    def __len__(self):
+        return self.nbytes()
+
+
+@composite(at=method)
+def untyped_storage(self):
+    """The storage, for data_ptr() and nbytes(). Tensor.untyped_storage."""
+    return UntypedStorage(self)

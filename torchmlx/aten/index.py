@@ -1,0 +1,523 @@
+"""Indexing: `x[...]`, `x[...] = v`, gather, scatter, index_select and their relatives.
+
+Ints, slices, None and Ellipsis make views; tensors, lists and masks gather. Masks and nonzero are read on the
+host, since their result's size depends on the data. On the CPU an index out of range is torch's IndexError (MLX would
+answer 0); on a GPU, as in torch, it is not checked.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from ..core import device as devices
+from ..core import dtype as dtypes
+from ..core import layout, views
+from ..core.layout import wrap_dim
+from ..core.op import composite, op
+from ..core.tensor import Tensor, check_leaf_write, from_array
+
+
+def check_bounds(index: mx.array, size: int, where: devices.device, message) -> None:
+    """Raise `message(first bad index)` if a CPU index is outside [-size, size)."""
+    if where.type != "cpu" or index.size == 0:
+        return
+    low, high = mx.min(index), mx.max(index)
+    mx.eval(low, high)
+    for bad in (low.item(), high.item()):
+        if not -size <= bad < size:
+            raise message(bad)
+
+
+# ---- basic indexing: views
+
+
+def _expand_ellipsis(x: Tensor, items: list) -> list:
+    """The index with Ellipsis replaced, padded with full slices; masks count for as many dims as they have."""
+    used = sum(_dims_used(i) for i in items)
+    if used > x.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
+    full = [slice(None)] * (x.ndim - used)
+    where = [k for k, i in enumerate(items) if i is Ellipsis]
+    if len(where) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    if where:
+        return items[: where[0]] + full + items[where[0] + 1 :]
+    return items + full
+
+
+def _dims_used(item) -> int:
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    if isinstance(item, Tensor):
+        return item.ndim if item.dtype in (dtypes.bool_, dtypes.uint8) else 1
+    return 1
+
+
+def _is_int(item) -> bool:
+    if isinstance(item, (int, np.integer)):
+        return not isinstance(item, bool)
+    return isinstance(item, Tensor) and item.ndim == 0 and _is_integral(item)
+
+
+def _is_integral(x: Tensor) -> bool:
+    return x.dtype.category == dtypes.INTEGER
+
+
+def _normalise(x: Tensor, index) -> list:
+    items = list(index) if isinstance(index, tuple) else [index]
+    items = [_as_item(i, x.device) for i in items]
+    return _expand_ellipsis(x, items)
+
+
+def _as_item(item, where):
+    """Lists, ranges and arrays become index tensors; everything else is left alone."""
+    if isinstance(item, (list, range, np.ndarray, tuple)):
+        array = np.asarray(item)
+        if array.size == 0:
+            array = array.astype(np.int64)
+        return from_array(mx.array(array), where)
+    return item
+
+
+def basic(x: Tensor, items: list) -> tuple[Tensor, list]:
+    """Apply the ints, slices and Nones of a full index; returns the view and, per remaining dimension, its
+    index tensor or None."""
+    shape, strides = x.shape, x._strides_or_contiguous
+    picks, kept, new_strides, offset, rest = [], [], [], x._offset, []
+    changed, d = False, 0
+    for item in items:
+        if item is None or isinstance(item, bool):
+            kept.append(1)
+            new_strides.append(0)
+            rest.append(None if item is None else _bool_item(item, x.device))
+            changed = True
+        elif isinstance(item, slice):
+            start, stop, step = _bounds(item, shape[d])
+            picks.append(slice(start, stop, step))
+            kept.append(max(0, -(-(stop - start) // step)))
+            new_strides.append(strides[d] * step)
+            offset += start * strides[d]
+            rest.append(None)
+            d += 1
+        elif _is_int(item):
+            i = _int_in_range(item, shape[d], d)
+            picks.append(i)
+            offset += i * strides[d]
+            d += 1
+        else:
+            for k in range(_dims_used(item)):
+                picks.append(slice(0, shape[d + k], 1))
+                kept.append(shape[d + k])
+                new_strides.append(strides[d + k])
+            rest.append(item)
+            d += _dims_used(item)
+    return _basic_view(x, picks, kept, new_strides, offset, changed), rest
+
+
+def _basic_view(x: Tensor, picks, kept, new_strides, offset, has_new_dims: bool) -> Tensor:
+    picks = tuple(picks)
+    whole = all(
+        type(p) is slice and p.start == 0 and p.stop == n and p.step == 1
+        for p, n in zip(picks, x.shape, strict=True)
+    )
+    kept, new_strides = tuple(kept), _fill_new(kept, new_strides)
+    strides = None if layout.contiguous(kept) == new_strides else new_strides
+    if not has_new_dims:
+        step = views.Reshape(kept, kept) if whole else views.Index(picks)
+        return x._view(step, kept, strides, offset)
+    if whole:
+        return x._view(views.Reshape(tuple(x.shape), kept), kept, strides, offset)
+    sliced_shape = tuple(
+        max(0, -(-(p.stop - p.start) // p.step)) for p in picks if type(p) is slice
+    )
+    middle = x._view(views.Index(picks), sliced_shape, None, offset)
+    return middle._view(views.Reshape(sliced_shape, kept), kept, strides, offset)
+
+
+def _fill_new(shape, strides) -> tuple[int, ...]:
+    """Strides of inserted dimensions, as unsqueeze gives them."""
+    strides = list(strides)
+    for d in range(len(shape) - 1, -1, -1):
+        if strides[d] == 0 and shape[d] == 1:
+            strides[d] = shape[d + 1] * strides[d + 1] if d + 1 < len(shape) else 1
+    return tuple(strides)
+
+
+def _bounds(item: slice, size: int) -> tuple[int, int, int]:
+    step = 1 if item.step is None else _as_int(item.step)
+    if step <= 0:
+        raise ValueError("step must be greater than zero")
+    start = None if item.start is None else _as_int(item.start)
+    stop = None if item.stop is None else _as_int(item.stop)
+    start, stop, step = slice(start, stop, step).indices(size)
+    return start, max(start, stop), step
+
+
+def _as_int(value) -> int:
+    if isinstance(value, float):
+        raise TypeError("slice indices must be integers or None or have an __index__ method")
+    return value.__index__()
+
+
+def _int_in_range(item, size: int, dim: int) -> int:
+    i = int(item)
+    if not -size <= i < size:
+        raise IndexError(f"index {i} is out of bounds for dimension {dim} with size {size}")
+    return i + size if i < 0 else i
+
+
+def _bool_item(value: bool, where) -> Tensor:
+    return from_array(mx.array([value]), where)
+
+
+# ---- advanced indexing: gathers
+
+
+def _expand_masks(x: Tensor, rest: list) -> list:
+    """Masks become one integer index per dimension they cover."""
+    result = []
+    d = 0
+    for item in rest:
+        if item is None:
+            result.append(None)
+            d += 1
+        elif item.dtype in (dtypes.bool_, dtypes.uint8):
+            _check_mask(x, item, d)
+            columns = nonzero_arrays(item)
+            if item.ndim == 0:
+                result.append(from_array(columns[0], x.device))
+                d += 1
+            else:
+                result.extend(from_array(c, x.device) for c in columns)
+                d += item.ndim
+        else:
+            if not _is_integral(item):
+                raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+            result.append(item)
+            d += 1
+    return result
+
+
+def _check_mask(x: Tensor, mask: Tensor, dim: int) -> None:
+    for k in range(mask.ndim):
+        if mask.shape[k] != x.shape[dim + k]:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {k} does not match the shape of the "
+                f"indexed tensor {list(x.shape)} at index {dim + k}"
+            )
+
+
+def nonzero_arrays(mask: Tensor) -> list[mx.array]:
+    """Indices of the nonzero elements, one int64 array per dimension. Evaluates on the host."""
+    array = np.array(mask._host())
+    return [mx.array(c.astype(np.int64)) for c in np.nonzero(np.atleast_1d(array))]
+
+
+class _Plan:
+    """How to gather: indexed dimensions brought to the front, and where their result belongs."""
+
+    def __init__(self, x: Tensor, rest: list):
+        indices = _expand_masks(x, rest)
+        self.dims = [d for d, i in enumerate(indices) if i is not None]
+        self.others = [d for d in range(x.ndim) if d not in self.dims]
+        shape = layout.broadcast_shapes(*(indices[d].shape for d in self.dims))
+        self.arrays = [self._checked(x, d, indices[d]) for d in self.dims]
+        self.arrays = [mx.broadcast_to(a, shape) for a in self.arrays]
+        self.order = (*self.dims, *self.others)
+        adjacent = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
+        lead = self.dims[0] if adjacent else 0
+        n = len(shape)
+        rest_axes = list(range(n, n + len(self.others)))
+        # Axes of the gathered array [index dims, other dims] in the order of the result.
+        self.result_axes = (*rest_axes[:lead], *range(n), *rest_axes[lead:])
+
+    @staticmethod
+    def _checked(x: Tensor, dim: int, index: Tensor) -> mx.array:
+        size = x.shape[dim]
+        array = index._read()
+        check_bounds(
+            array, size, x.device,
+            lambda bad: IndexError(f"index {bad} is out of bounds for dimension {dim} with size {size}"),
+        )  # fmt: skip
+        if array.dtype not in (mx.int32, mx.int64):
+            array = array.astype(mx.int64)
+        return mx.where(array < 0, array + size, array)
+
+    def gather(self, array: mx.array) -> mx.array:
+        taken = mx.transpose(array, self.order)[tuple(self.arrays)]
+        return mx.transpose(taken, self.result_axes)
+
+    def put(self, array: mx.array, values: mx.array, accumulate: bool = False) -> mx.array:
+        shape = (*self.arrays[0].shape, *(array.shape[d] for d in self.others))
+        in_result = tuple(shape[a] for a in self.result_axes)
+        back = sorted(range(len(self.result_axes)), key=self.result_axes.__getitem__)
+        try:
+            values = mx.transpose(mx.broadcast_to(values, in_result), back)
+        except ValueError:
+            raise RuntimeError(
+                f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+                f"indexing result of shape {list(in_result)}"
+            ) from None
+        moved = mx.transpose(array, self.order)
+        if accumulate:
+            moved = moved.at[tuple(self.arrays)].add(values)
+        else:
+            moved[tuple(self.arrays)] = values
+        return mx.transpose(moved, sorted(range(len(self.order)), key=self.order.__getitem__))
+
+
+def getitem(x: Tensor, index) -> Tensor:
+    """x[index]: a view for ints, slices, None and Ellipsis; a new tensor otherwise."""
+    target, rest = basic(x, _normalise(x, index))
+    if all(i is None for i in rest):
+        return target
+    plan = _Plan(target, rest)
+    if devices.STREAMS:
+        with devices.stream_of(x.device):
+            return from_array(plan.gather(target._read()), x.device, x.dtype)
+    return from_array(plan.gather(target._read()), x.device, x.dtype)
+
+
+def setitem(x: Tensor, index, value) -> None:
+    """x[index] = value, in place, through views."""
+    check_leaf_write(x)
+    target, rest = basic(x, _normalise(x, index))
+    values = _values(value, x)
+    if all(i is None for i in rest):
+        target._write(_broadcast_value(values, target))
+        return
+    mask = _whole_mask(target, rest)
+    if mask is not None and values.size == 1:
+        target._write(mx.where(mask, mx.reshape(values, ()), target._read()))
+        return
+    plan = _Plan(target, rest)
+    target._write(plan.put(target._read(), values))
+
+
+def _values(value, x: Tensor) -> mx.array:
+    if isinstance(value, Tensor):
+        array = value._read()
+        return array if array.dtype == x.dtype.mx else array.astype(x.dtype.mx)
+    if isinstance(value, (bool, int, float, complex)):
+        return mx.array(value, x.dtype.mx)
+    return mx.array(np.asarray(value)).astype(x.dtype.mx)
+
+
+def _broadcast_value(values: mx.array, target: Tensor) -> mx.array:
+    shape = tuple(target.shape)
+    while values.ndim > len(shape) and values.shape[0] == 1:
+        values = mx.reshape(values, values.shape[1:])
+    try:
+        return mx.broadcast_to(values, shape)
+    except ValueError:
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+            f"indexing result of shape {list(shape)}"
+        ) from None
+
+
+def _whole_mask(x: Tensor, rest: list) -> mx.array | None:
+    """The mask, broadcastable to x, when it is the only index and covers leading dimensions."""
+    masks = [i for i in rest if i is not None]
+    if len(masks) != 1 or masks[0].dtype is not dtypes.bool_ or rest[0] is None:
+        return None
+    mask = masks[0]
+    if mask.ndim == 0:
+        return None
+    _check_mask(x, mask, 0)
+    return mx.reshape(mask._read(), (*mask.shape, *(1,) * (x.ndim - mask.ndim)))
+
+
+@composite()
+def nonzero(input, *, as_tuple=False):
+    """Indices of nonzero elements, int64 [n, ndim] or one tensor per dimension. Evaluates. torch.nonzero."""
+    columns = nonzero_arrays(input)
+    if as_tuple:
+        return tuple(from_array(c, input.device) for c in columns)
+    if input.ndim == 0:
+        return from_array(mx.zeros((columns[0].size, 0), mx.int64), input.device)
+    return from_array(mx.stack(columns, axis=1), input.device)
+
+
+@composite()
+def argwhere(input):
+    """nonzero(input). torch.argwhere."""
+    return nonzero(input)
+
+
+@composite()
+def masked_select(input, mask):
+    """Elements where the mask (broadcastable) holds, as one dimension. Evaluates. torch.masked_select."""
+    shape = layout.broadcast_shapes(input.shape, mask.shape)
+    return input.expand(shape)[mask.expand(shape)]
+
+
+@op(inplace=True)
+def masked_fill(input, mask, value):
+    """`input` with `value` where the mask (bool, broadcastable) holds, in input's dtype. torch.masked_fill."""
+    if mask.dtype != mx.bool_:
+        raise RuntimeError("masked_fill only supports boolean masks, but got dtype of a number")
+    value = (
+        value.astype(input.dtype) if isinstance(value, mx.array) else mx.array(value, input.dtype)
+    )
+    return mx.where(mask, value, input)
+
+
+@composite(inplace=True)
+def masked_scatter(input, mask, source):
+    """`input` with the masked positions filled from `source` in order. torch.masked_scatter."""
+    shape = layout.broadcast_shapes(input.shape, mask.shape)
+    result = input.expand(shape).clone()
+    full = mask.expand(shape)
+    count = int(full.sum())
+    result[full] = source.reshape(-1)[:count].to(input.dtype)
+    return result
+
+
+def _checked_index(index: Tensor, size: int, name: str, expected=(dtypes.int64, dtypes.int32)):
+    if index.dtype not in expected:
+        raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index")
+    array = index._read()
+    check_bounds(
+        array, size, index.device,
+        lambda bad: IndexError(f"{name}(): index {bad} is out of bounds for size {size}"),
+    )  # fmt: skip
+    return array
+
+
+@composite()
+def index_select(input, dim, index):
+    """Slices of a dimension at the given indices, a copy. torch.index_select."""
+    d = wrap_dim(dim, input.ndim)
+    source = input.reshape(1) if input.ndim == 0 else input
+    if index.ndim > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    where = _checked_index(index, source.shape[d], "index_select").reshape(-1)
+    result = mx.take(source._read(), where, axis=d)
+    return from_array(result.reshape(()) if input.ndim == 0 else result, input.device, input.dtype)
+
+
+@composite()
+def take(input, index):
+    """Elements of the flattened input at flat indices. torch.take."""
+    where = _checked_index(index, input.numel(), "take")
+    return from_array(mx.take(input._read().reshape(-1), where), input.device, input.dtype)
+
+
+@composite()
+def gather(input, dim, index, *, sparse_grad=False):
+    """out[i][j] = input[index[i][j]][j] for dim 0, and so on. torch.gather."""
+    d = wrap_dim(dim, input.ndim)
+    if index.dtype not in (dtypes.int64, dtypes.int32):
+        raise RuntimeError("gather(): Expected dtype int64 for index")
+    if input.ndim == 0:
+        return input.expand(index.shape).clone()
+    where = _checked_gather(index, input.shape[d], d)
+    source = input._read()[_corner(index.shape, d)]
+    return from_array(mx.take_along_axis(source, where, axis=d), input.device, input.dtype)
+
+
+def _checked_gather(index: Tensor, size: int, dim: int) -> mx.array:
+    array = index._read()
+    check_bounds(
+        array, size, index.device,
+        lambda bad: RuntimeError(
+            f"index {bad} is out of bounds for dimension {dim} with size {size}"
+        ),
+    )  # fmt: skip
+    return array
+
+
+def _corner(shape, dim: int):
+    """The part of the input that an index of `shape` reads: every other dimension may be shorter."""
+    return tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(shape))
+
+
+def _scatter(input: Tensor, dim: int, index: Tensor, source, reduce: str | None) -> Tensor:
+    d = wrap_dim(dim, input.ndim)
+    array = input._read()
+    if index.numel() == 0:
+        return from_array(array, input.device, input.dtype)
+    if input.ndim == 0:
+        return _scatter(input.reshape(1), 0, index.reshape(1), _flat1(source), reduce).reshape(())
+    where = _checked_gather(index, input.shape[d], d)
+    if isinstance(source, Tensor):
+        values = source._read()[tuple(slice(0, n) for n in index.shape)].astype(array.dtype)
+    else:
+        values = mx.broadcast_to(mx.array(source, array.dtype), index.shape)
+    places = [
+        where
+        if a == d
+        else mx.reshape(mx.arange(n), [-1 if k == a else 1 for k in range(input.ndim)])
+        for a, n in enumerate(index.shape)
+    ]
+    places = tuple(mx.broadcast_to(p, index.shape) for p in places)
+    if reduce is None:
+        result = array[...]
+        result[places] = values
+    else:
+        at = array.at[places]
+        result = {
+            "add": at.add, "sum": at.add, "multiply": at.multiply, "prod": at.multiply,
+            "amax": at.maximum, "amin": at.minimum,
+        }[reduce](values)  # fmt: skip
+    return from_array(result, input.device, input.dtype)
+
+
+def _flat1(source):
+    return source.reshape(1) if isinstance(source, Tensor) else source
+
+
+@composite(inplace=True)
+def scatter(input, dim, index, src=None, *, value=None, reduce=None):
+    """`input` with `src` (tensor or number) written at the indices of a dimension. torch.scatter."""
+    return _scatter(input, dim, index, value if src is None else src, reduce)
+
+
+@composite(inplace=True)
+def scatter_add(input, dim, index, src):
+    """`input` with `src` added at the indices of a dimension. torch.scatter_add."""
+    return _scatter(input, dim, index, src, "add")
+
+
+@composite(inplace=True)
+def index_add(input, dim, index, source, *, alpha=1):
+    """`input` with the slices of `source` added at `index`. torch.index_add."""
+    d = wrap_dim(dim, input.ndim)
+    where = _checked_index(index, input.shape[d], "index_add").reshape(-1)
+    values = (source if alpha == 1 else source * alpha)._read().astype(input.dtype.mx)
+    places = (slice(None),) * d + (where,)
+    return from_array(input._read().at[places].add(values), input.device, input.dtype)
+
+
+@composite(inplace=True)
+def index_copy(input, dim, index, source):
+    """`input` with the slices of `source` written at `index`. torch.index_copy."""
+    d = wrap_dim(dim, input.ndim)
+    where = _checked_index(index, input.shape[d], "index_copy").reshape(-1)
+    result = input._read()[...]
+    result[(slice(None),) * d + (where,)] = source._read().astype(input.dtype.mx)
+    return from_array(result, input.device, input.dtype)
+
+
+@composite(inplace=True)
+def index_fill(input, dim, index, value):
+    """`input` with a number written at `index`. torch.index_fill."""
+    d = wrap_dim(dim, input.ndim)
+    where = _checked_index(index, input.shape[d], "index_fill").reshape(-1)
+    result = input._read()[...]
+    result[(slice(None),) * d + (where,)] = mx.array(_number(value), input.dtype.mx)
+    return from_array(result, input.device, input.dtype)
+
+
+def _number(value):
+    return value.item() if isinstance(value, Tensor) else value
+
+
+@composite(inplace=True)
+def index_put(input, indices, values, accumulate=False):
+    """`input` with `values` written (or added) at a tuple of index tensors. torch.index_put."""
+    target, rest = basic(input, _normalise(input, tuple(indices)))
+    result = _Plan(target, rest).put(target._read(), _values(values, input), accumulate)
+    return from_array(result, input.device, input.dtype)

@@ -1,0 +1,1 @@
+"""The mechanism under every operation: dtypes, devices, cells, views, tensors and the op table."""

@@ -1,0 +1,134 @@
+"""Cells: the mutable storage that tensors, aliases and views share.
+
+MLX arrays are immutable, so a write replaces the cell's array and raises its version. To let MLX reuse the
+buffer (a one-row write into 32 MiB: 14 us instead of 20 ms, measured 2026-12-02), nothing else may hold the old array when it is
+evaluated: views therefore cache their arrays only until the next write, and the cell knows them weakly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+
+import mlx.core as mx
+import numpy as np
+
+_addresses = itertools.count(1)
+# Storages lie this far apart in the addresses that `data_ptr()` invents: no real tensor is larger.
+_ADDRESS_STEP = 1 << 44
+
+
+class Cell:
+    """One storage: an MLX array, the strides torch would lay it out with (None: row-major), a version."""
+
+    __slots__ = ("array", "strides", "version", "_readers", "_address", "_memory", "__weakref__")
+
+    def __init__(self, array: mx.array | None, strides=None, memory: np.ndarray | None = None):
+        self.strides = strides
+        self.version = 0
+        self._readers = None
+        self._address = None
+        self._memory = memory
+        if memory is None:
+            self.array = array
+
+    def write(self, array: mx.array) -> None:
+        """Replace the contents. Views drop what they cached first, so that the old buffer can be reused."""
+        self.version += 1
+        readers = self._readers
+        if readers:
+            for reader in readers:
+                view = reader()
+                if view is not None:
+                    view._cached = None
+            readers.clear()
+        self.array = array
+
+    def remember(self, view) -> None:
+        """`view` has cached an array read from this cell."""
+        if self._readers is None:
+            self._readers = []
+        self._readers.append(weakref.ref(view))
+
+    def address(self) -> int:
+        if self._address is None:
+            self._address = next(_addresses) * _ADDRESS_STEP
+        return self._address
+
+
+class NumpyCell(Cell):
+    """A cell whose elements live in NumPy memory, because a NumPy array shares them.
+
+    Reads copy from that memory and writes copy into it, so both sides see each other, as in torch. Once
+    nobody else holds the memory the cell becomes a plain one again.
+    """
+
+    __slots__ = ()
+
+    @property
+    def array(self) -> mx.array:  # type: ignore[override]
+        memory = self._memory
+        value = mx.array(memory)
+        if not _held_elsewhere(memory):
+            self._memory = None
+            self.__class__ = Cell
+            self.array = value
+        else:
+            self.version += 1  # NumPy may have written: what views cached is stale
+        return value
+
+    @array.setter
+    def array(self, value: mx.array) -> None:
+        if self._memory is not None:
+            np.copyto(self._memory, np.asarray(value))
+
+    @classmethod
+    def adopt(cls, memory: np.ndarray, strides=None) -> Cell:
+        """A new cell over `memory`. Read-only memory is copied: nothing can change under us there."""
+        if not memory.flags.writeable or memory.size == 0:
+            return Cell(mx.array(memory), strides)
+        return cls(None, strides, memory)
+
+
+def share(cell: Cell) -> np.ndarray:
+    """The cell's elements as NumPy memory, which becomes the storage of both."""
+    if not isinstance(cell, NumpyCell):
+        memory = np.array(cell.array)
+        if cell.strides is not None:
+            strides = cell.strides
+            order = sorted(range(memory.ndim), key=lambda d: -strides[d])
+            memory = np.ascontiguousarray(memory.transpose(order)).transpose(np.argsort(order))
+        del cell.array
+        cell.__class__ = NumpyCell
+        cell._memory = memory
+    return cell._memory  # type: ignore[return-value]
+
+
+def _held_elsewhere(memory: np.ndarray) -> bool:
+    if sys.getrefcount(memory) > _FREE:
+        return True
+    owner = memory.base
+    if owner is None:
+        return False
+    # Only a plain array's references can be counted; other owners (mmap, buffers) may be shared invisibly.
+    if type(owner) is not np.ndarray or owner.base is not None:
+        return True
+    return sys.getrefcount(owner) > _FREE - 1
+
+
+def _references_of_a_free_array() -> int:
+    """What getrefcount says in `_held_elsewhere`, called by `NumpyCell.array`, when only a cell holds it."""
+    cell = NumpyCell(None, None, np.zeros(1))
+
+    def count(memory):
+        return sys.getrefcount(memory)
+
+    def read():
+        memory = cell._memory
+        return count(memory)
+
+    return read()
+
+
+_FREE = _references_of_a_free_array()

@@ -1,0 +1,117 @@
+"""Devices. MLX arrays have none: the stream decides, so a Tensor remembers its device and ops enter the stream."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import mlx.core as mx
+
+TYPES = ("cpu", "mps", "cuda", "meta", "xpu", "hpu", "xla", "npu", "ipu", "mtia", "vulkan")
+_GPU = "mps" if mx.metal.is_available() else "cuda" if mx.cuda.is_available() else None
+_local = threading.local()
+
+
+class device:
+    """torch.device: a type ("cpu", "mps", "cuda", "meta") and an optional index. Also a context manager."""
+
+    __slots__ = ("type", "index")
+
+    def __init__(self, type, index: int | None = None):
+        if isinstance(type, device):
+            type, index = type.type, type.index if index is None else index
+        elif isinstance(type, int):
+            type, index = _GPU or "cuda", type
+        elif ":" in type:
+            kind, _, number = type.partition(":")
+            if index is not None:
+                raise RuntimeError(
+                    f"type (string) must not include an index because index was passed explicitly: {type}"
+                )
+            if not number.isdigit():
+                raise RuntimeError(f"Invalid device string: '{type}'")
+            type, index = kind, int(number)
+        if type not in TYPES:
+            raise RuntimeError(
+                f"Expected one of {', '.join(TYPES)} device type at start of device string: {type}"
+            )
+        object.__setattr__(self, "type", type)
+        object.__setattr__(self, "index", index)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"attribute '{name}' of 'torch.device' objects is not writable")
+
+    def __eq__(self, other):
+        return isinstance(other, device) and (self.type, self.index) == (other.type, other.index)
+
+    def __hash__(self):
+        return hash((self.type, self.index))
+
+    def __repr__(self):
+        index = "" if self.index is None else f", index={self.index}"
+        return f"device(type='{self.type}'{index})"
+
+    def __str__(self):
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __reduce__(self):
+        return (device, (self.type, self.index))
+
+    def __enter__(self):
+        _local.stack = [*getattr(_local, "stack", []), self]
+        return self
+
+    def __exit__(self, *exc):
+        _local.stack = _local.stack[:-1]
+
+
+CPU, META = device("cpu"), device("meta")
+GPU = device(_GPU, 0) if _GPU else None
+_default = CPU
+
+
+def get_default_device() -> device:
+    """Where a tensor is created when no device is given. torch.get_default_device."""
+    stack = getattr(_local, "stack", None)
+    return stack[-1] if stack else _default
+
+
+def set_default_device(d) -> None:
+    """Set the device of tensors created without one; None means the CPU. torch.set_default_device."""
+    global _default
+    _default = CPU if d is None else device(d)
+
+
+def resolve(d) -> device:
+    """The device an allocation asks for, or torch's error when this machine lacks it."""
+    d = get_default_device() if d is None else d if type(d) is device else device(d)
+    if d.type in ("cpu", "meta"):
+        return CPU if d.type == "cpu" else META
+    if GPU is None or d.type != GPU.type:
+        if d.type == "cuda":
+            raise AssertionError("Torch not compiled with CUDA enabled")
+        if d.type == "mps":
+            raise RuntimeError(
+                "The MPS backend is supported on Apple-silicon Macs with macOS 15 or later. "
+                "Current OS version can be queried using `sw_vers`"
+            )
+        raise RuntimeError(f"no {d.type} device here: torchmlx runs on cpu{_and_gpu()}")
+    if d.index not in (None, 0):
+        raise RuntimeError(f"invalid device ordinal {d}: there is one GPU, {GPU}")
+    return GPU
+
+
+def _and_gpu() -> str:
+    return f" and {GPU.type}" if GPU else ""
+
+
+# Where the GPU is MLX's default stream but torch's default device is the CPU, every op enters a stream;
+# a build without a GPU never does.
+STREAMS = GPU is not None
+
+
+@contextmanager
+def stream_of(d: device):
+    """Run the MLX operations inside on `d` (meta tensors stay lazy, so any stream does)."""
+    with mx.stream(mx.gpu if d is GPU else mx.cpu):
+        yield

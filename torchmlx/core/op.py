@@ -1,0 +1,343 @@
+"""The op table: one entry makes the `torch.` function, the method, the in-place variant and `out=`.
+
+`@op` wraps a pure function on mx.arrays whose signature is torch's; `@view` and `@composite` wrap functions on
+Tensors. Where an entry appears (`at`) is a list of namespaces: "torch", "Tensor", "F", "special", "linalg", ...
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from . import device as devices
+from . import dtype as dtypes
+from . import layout
+from .device import device
+from .dtype import dtype
+from .tensor import Tensor, check_leaf_write, from_array
+
+
+@dataclass
+class Entry:
+    """What the table knows of one operation."""
+
+    name: str
+    function: Callable  # the pure function on arrays, or the function on Tensors
+    call: Callable  # what users call
+    at: tuple[str, ...]
+    kind: str  # "op", "view" or "composite"
+    inplace: Callable | None = None
+
+
+TABLE: dict[str, Entry] = {}
+DEFAULT = ("torch", "Tensor")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an op treats dtypes: which arguments are promoted together, and to what."""
+
+    promote: tuple[tuple[int, str], ...] = ()  # (position, name) of the promoted arguments
+    to_float: bool = False  # integers become the default floating dtype
+    opmath: bool = (
+        False  # Python scalars meet half-precision tensors in float32, as in torch's CPU kernels
+    )
+    float8: bool = False  # reads float8 storage itself
+    pointwise: bool = False  # the result keeps its operands' order of dimensions
+
+
+def op(
+    name: str | None = None,
+    *,
+    at: tuple[str, ...] = DEFAULT,
+    promote: str = "",
+    to_float: bool = False,
+    opmath: bool = False,
+    float8: bool = False,
+    pointwise: bool = False,
+    inplace: bool = False,
+    aliases: tuple[str, ...] = (),
+):
+    """Register a pure function on mx.arrays. `promote` names the arguments that share torch's result type."""
+
+    def register(function):
+        parameters = list(inspect.signature(function).parameters)
+        rule = Rule(
+            tuple((parameters.index(p), p) for p in promote.split()),
+            to_float, opmath, float8, pointwise or inplace,
+        )  # fmt: skip
+        own = name or function.__name__
+        call = _callable(function, rule, own)
+        variant = _inplace_variant(function, rule, own) if inplace else None
+        for key in (own, *aliases):
+            TABLE[key] = Entry(key, function, call, at, "op", variant)
+        return call
+
+    return register
+
+
+def composite(
+    name: str | None = None,
+    *,
+    at: tuple[str, ...] = DEFAULT,
+    aliases: tuple[str, ...] = (),
+    inplace: bool = False,
+    kind: str = "composite",
+):
+    """Register a function on Tensors, written in terms of other operations."""
+
+    def register(function):
+        own = name or function.__name__
+        variant = _inplace_of_composite(function, own) if inplace else None
+        for key in (own, *aliases):
+            TABLE[key] = Entry(key, function, function, at, kind, variant)
+        return function
+
+    return register
+
+
+view = functools.partial(composite, kind="view")
+
+
+def _callable(function: Callable, rule: Rule, name: str) -> Callable:
+    def call(*args, **kwargs):
+        out = kwargs.pop("out", None) if kwargs else None
+        result = apply(function, rule, name, args, kwargs)
+        return result if out is None else _store(out, result)
+
+    return functools.wraps(function)(call)
+
+
+def apply(function, rule: Rule, name: str, args, kwargs):
+    """Run one pure function: unwrap tensors, promote, enter the device's stream, wrap the results."""
+    tensors: list[Tensor] = []
+    if rule.promote:
+        args, kwargs, cast_back = _promote(rule, args, kwargs, tensors)
+    else:
+        cast_back = None
+    arrays = [_unwrap(a, tensors) if _has_tensor(a) else a for a in args]
+    if kwargs:
+        kwargs = {k: _unwrap(v, tensors) if _has_tensor(v) else v for k, v in kwargs.items()}
+    if not rule.float8:
+        for t in tensors:
+            if t.dtype.opaque:
+                raise NotImplementedError(f"\"{name}\" not implemented for '{t.dtype.torch_name}'")
+    where = _common_device(tensors) if tensors else devices.get_default_device()
+    if devices.STREAMS:
+        with devices.stream_of(where):
+            result = function(*arrays, **kwargs)
+    else:
+        result = function(*arrays, **kwargs)
+    if cast_back is not None:
+        result = result.astype(cast_back)
+    strided = rule.pointwise and any(t._strides is not None for t in tensors)
+    if type(result) is mx.array:
+        strides = _pointwise_strides(result.shape, tensors) if strided else None
+        return from_array(result, where, strides=strides)
+    return _wrap(result, where)
+
+
+def _has_tensor(value) -> bool:
+    return isinstance(value, (Tensor, tuple, list))
+
+
+def _unwrap(value, tensors: list[Tensor]):
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return value._read()
+    if type(value) in (tuple, list):
+        return type(value)(_unwrap(v, tensors) for v in value)
+    return value
+
+
+def _wrap(result, where: device):
+    if type(result) is mx.array:
+        return from_array(result, where)
+    if isinstance(result, tuple) and hasattr(result, "_make"):
+        return result._make(_wrap(r, where) for r in result)  # type: ignore[attr-defined]
+    if isinstance(result, (tuple, list)):
+        return type(result)(_wrap(r, where) for r in result)
+    return result
+
+
+def _common_device(tensors: list[Tensor]) -> device:
+    where = tensors[0].device
+    for t in tensors:
+        if t.device is not where and t.device != where:
+            return _mixed_device(tensors)
+    return where
+
+
+def _mixed_device(tensors: list[Tensor]) -> device:
+    """0-d CPU tensors may join tensors of another device; nothing else may."""
+    places = {t.device for t in tensors if not (t.ndim == 0 and t.device.type == "cpu")}
+    if len(places) > 1:
+        first, second = sorted(map(str, places))[:2]
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
+        )
+    return places.pop() if places else tensors[0].device
+
+
+def _pointwise_strides(shape, tensors: list[Tensor]):
+    operands = [(tuple(t.shape), t._strides) for t in tensors if t.ndim]
+    return layout.pointwise_strides(tuple(shape), operands)
+
+
+_HALF = (dtypes.float16, dtypes.bfloat16)
+
+
+def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
+    """Cast the promoted arguments to their common dtype. The third result is the dtype to cast the result
+    back to, where the computation runs in float32 for the sake of a Python scalar (opmath)."""
+    found = [
+        (p if p < len(args) else n, args[p] if p < len(args) else kwargs[n])
+        for p, n in rule.promote
+        if p < len(args) or n in kwargs
+    ]
+    operands = [v for _, v in found if v is not None]
+    common = result_type(*operands)
+    if rule.to_float and common.category < dtypes.FLOAT:
+        common = dtypes.get_default_dtype()
+    storage, cast_back = common.mx, None
+    if rule.opmath and common in _HALF and any(_inexact(v, common) for v in operands):
+        storage, cast_back = mx.float32, common.mx
+    if common.opaque and not rule.float8:
+        raise NotImplementedError(f"not implemented for '{common.torch_name}'")
+    args, kwargs = list(args), dict(kwargs)
+    for key, value in found:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            array = value._read()
+            value = array if array.dtype == storage else array.astype(storage)
+        elif value is not None and not isinstance(value, (bool, int, float, complex)):
+            value = mx.array(value, storage)
+        elif value is not None and common.category >= dtypes.FLOAT:
+            value = mx.array(value, storage)
+        elif value is not None:
+            value = mx.array(_fit(value, common), storage)
+        if isinstance(key, int):
+            args[key] = value
+        else:
+            kwargs[key] = value
+    return args, kwargs, cast_back
+
+
+def _fit(value, target: dtype):
+    """A Python number as an integer of `target`, wrapping around as C does."""
+    if target is dtypes.bool_:
+        return bool(value)
+    limits = dtypes.iinfo(target)
+    return (int(value) - limits.min) % (1 << limits.bits) + limits.min
+
+
+def _inexact(value, half: dtype) -> bool:
+    """Whether a Python scalar loses digits in `half`, so that where it is rounded matters."""
+    return type(value) in (int, float) and _loses_digits(value, half)
+
+
+@functools.lru_cache(maxsize=4096)
+def _loses_digits(value, half: dtype) -> bool:
+    return mx.array(value, half.mx).item() != value
+
+
+def result_type(*operands) -> dtype:
+    """torch.result_type over any number of tensors and Python numbers.
+
+    Tensors with dimensions decide; 0-d tensors, and after them Python numbers, count only when their category is higher.
+    """
+    dim = zero = number = None
+    for v in operands:
+        if isinstance(v, Tensor):
+            if v.ndim:
+                dim = v.dtype if dim is None else dtypes.promote_types(dim, v.dtype)
+            else:
+                zero = v.dtype if zero is None else dtypes.promote_types(zero, v.dtype)
+        else:
+            d = dtypes.scalar_dtype(v)
+            number = d if number is None else dtypes.promote_types(number, d)
+    return _combine(dim, _combine(zero, number))  # type: ignore[return-value]
+
+
+def _combine(higher: dtype | None, lower: dtype | None) -> dtype | None:
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if lower.category <= higher.category:
+        return higher
+    if lower.is_complex and higher.is_floating_point:
+        return higher.to_complex()
+    return dtypes.promote_types(higher, lower)
+
+
+def _store(out, result):
+    """Write a result into `out=`, which takes the result's shape, as in torch."""
+    if isinstance(result, (tuple, list)):
+        for o, r in zip(out, result, strict=True):
+            _store(o, r)
+        return out
+    if not dtypes.can_cast(result.dtype, out.dtype):
+        raise RuntimeError(
+            f"result type {result.dtype.torch_name} can't be cast to the desired output type "
+            f"{out.dtype.torch_name}"
+        )
+    if out.shape != result.shape:
+        if out._steps:
+            raise RuntimeError(
+                f"out= is a view of shape {list(out.shape)}, not {list(result.shape)}"
+            )
+        out._strides, out._shape, out._cell.strides = None, None, None
+        out._cell.write(result._read().astype(out.dtype.mx))
+        return out
+    out._write(result._read())
+    return out
+
+
+def _inplace_variant(function: Callable, rule: Rule, name: str) -> Callable:
+    def inplace(self, *args, **kwargs):
+        check_leaf_write(self)
+        result = apply(function, rule, name, (self, *args), kwargs)
+        return _replace(self, result)
+
+    inplace.__name__ = name + "_"
+    inplace.__doc__ = f"In-place `{name}`."
+    return inplace
+
+
+def _inplace_of_composite(function: Callable, name: str) -> Callable:
+    def inplace(self, *args, **kwargs):
+        check_leaf_write(self)
+        return _replace(self, function(self, *args, **kwargs))
+
+    inplace.__name__ = name + "_"
+    inplace.__doc__ = f"In-place `{name}`."
+    return inplace
+
+
+def _replace(target: Tensor, result: Tensor) -> Tensor:
+    if not dtypes.can_cast(result.dtype, target.dtype):
+        raise RuntimeError(
+            f"result type {result.dtype.torch_name} can't be cast to the desired output type "
+            f"{target.dtype.torch_name}"
+        )
+    if result.shape != target.shape:
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+        )
+    target._write(result._read())
+    return target
+
+
+def install(namespaces: dict[str, Any]) -> None:
+    """Put every entry where it belongs: attributes of modules and of Tensor."""
+    for entry in TABLE.values():
+        for place in entry.at:
+            owner = namespaces[place]
+            if not (place == "Tensor" and entry.name in vars(owner)):
+                setattr(owner, entry.name, entry.call)
+            if entry.inplace and place in ("torch", "Tensor"):
+                setattr(owner, entry.name + "_", entry.inplace)

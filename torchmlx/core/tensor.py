@@ -1,0 +1,350 @@
+"""Tensor: a handle on a cell, with a chain of view steps and torch's size, stride and offset."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from . import cell as cells
+from . import device as devices
+from . import dtype as dtypes
+from . import layout, modes
+from .cell import Cell
+from .device import device
+from .dtype import dtype
+from .layout import Size
+
+
+class Tensor:
+    """torch.Tensor on MLX. `tensor.mx` is its mx.array; `torchmlx.from_mx(array)` the way back.
+
+    Methods come from the op table (torchmlx/aten); here is only what every tensor is.
+    """
+
+    _cell: Cell
+    _steps: tuple
+    _shape: Size | None  # None: the cell's own shape
+    _strides: tuple[int, ...] | None  # None: row-major
+    _offset: int
+    _cached: mx.array | None
+    _cached_version: int
+    dtype: dtype
+    device: device
+    grad: Tensor | None
+    requires_grad: bool
+
+    def __new__(cls, *args, **kwargs):
+        return legacy_constructor(cls, args, kwargs)
+
+    # ---- what it is
+
+    @property
+    def shape(self) -> Size:
+        shape = self._shape
+        return Size(self._read().shape) if shape is None else shape
+
+    @property
+    def ndim(self) -> int:
+        shape = self._shape
+        return self._read().ndim if shape is None else len(shape)
+
+    @property
+    def mx(self) -> mx.array:
+        """The value as an mx.array (float8 as its bytes). Later writes to the tensor do not change it."""
+        return self._read()
+
+    @property
+    def _strides_or_contiguous(self) -> tuple[int, ...]:
+        return layout.contiguous(self.shape) if self._strides is None else self._strides
+
+    @property
+    def is_leaf(self) -> bool:
+        return True
+
+    @property
+    def grad_fn(self):
+        return None
+
+    @property
+    def data(self) -> Tensor:
+        """The same storage without autograd; assigning rebinds this tensor to another's storage."""
+        return alias(self)
+
+    @data.setter
+    def data(self, other: Tensor) -> None:
+        self._adopt(other)
+
+    @property
+    def _version(self) -> int:
+        return self._cell.version
+
+    @property
+    def _base(self) -> Tensor | None:
+        return (
+            from_cell(self._cell, dtypes.from_mx(self._cell.array.dtype), self.device)
+            if self._steps
+            else None
+        )
+
+    # ---- reading and writing
+
+    def _read(self) -> mx.array:
+        cell = self._cell
+        steps = self._steps
+        if not steps:
+            return cell.array
+        if self._cached is not None and self._cached_version == cell.version:
+            return self._cached
+        array = cell.array
+        for step in steps:
+            array = step.forward(array)
+        self._cached, self._cached_version = array, cell.version
+        cell.remember(self)
+        return array
+
+    def _write(self, new: mx.array) -> None:
+        """Store `new` (this tensor's shape; cast to its storage dtype) in the cell, through the view chain."""
+        storage = self.dtype.mx
+        if new.dtype != storage:
+            new = new.astype(storage)
+        if layout.overlaps(self.shape, self._strides):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )
+        self._cached = None
+        cell, steps = self._cell, self._steps
+        if devices.STREAMS:
+            with devices.stream_of(self.device):
+                new = _scatter(cell.array, steps, new) if steps else new
+        elif steps:
+            new = _scatter(cell.array, steps, new)
+        cell.write(new)
+
+    def _adopt(self, other: Tensor) -> None:
+        """Become another handle on `other`'s storage (set_data)."""
+        for name in ("_cell", "_steps", "_shape", "_strides", "_offset", "dtype", "device"):
+            setattr(self, name, getattr(other, name))
+        self._cached = None
+
+    def _view(
+        self, step, shape: Sequence[int], strides, offset: int | None = None, dtype=None
+    ) -> Tensor:
+        """A view of this tensor: `step` computes its values; shape, strides and offset are what it reports."""
+        new = object.__new__(Tensor)
+        new._cell = self._cell
+        new._steps = (*self._steps, step)
+        new._shape = Size(shape)
+        new._strides = strides
+        new._offset = self._offset if offset is None else offset
+        new._cached, new._cached_version = None, 0
+        new.dtype = dtype or self.dtype
+        new.device = self.device
+        new.grad, new.requires_grad = None, False
+        return new
+
+    def _host(self) -> mx.array:
+        """The value, evaluated. A meta tensor has none."""
+        if self.device.type == "meta":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        array = self._read()
+        mx.eval(array)
+        return array
+
+    # ---- Python protocols that are not operations
+
+    def __len__(self):
+        if self.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __iter__(self):
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
+
+    def __hash__(self):
+        return id(self)
+
+    def __bool__(self):
+        if self.numel() != 1:
+            count = "no values" if self.numel() == 0 else "more than one value"
+            raise RuntimeError(f"Boolean value of Tensor with {count} is ambiguous")
+        return bool(self.item())
+
+    def __int__(self):
+        return int(self.item())
+
+    def __float__(self):
+        return float(self.item())
+
+    def __complex__(self):
+        return complex(self.item())
+
+    def __index__(self):
+        if self.dtype.category > dtypes.INTEGER or self.numel() != 1:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.item())
+
+    def __contains__(self, element):
+        return bool((self == element).any())
+
+    def __array__(self, dtype=None, copy=None):
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=bool(copy))
+
+    def __dir__(self):
+        return sorted({*object.__dir__(self)})
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """A NumPy array on the same memory: writes on either side are seen by the other. torch.Tensor.numpy."""
+        if self.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+            )
+        if self.device.type != "cpu" and not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the "
+                "tensor to host memory first."
+            )
+        if self.dtype is dtypes.bfloat16 or self.dtype.opaque:
+            raise TypeError(f"Got unsupported ScalarType {self.dtype.torch_name}")
+        if self.device.type != "cpu":
+            return np.array(self._host())
+        return self._shared_numpy()
+
+    def _shared_numpy(self) -> np.ndarray:
+        # Views share through the storage's address arithmetic; a dtype-changing view reads a copy.
+        if self._cell.array.dtype != self.dtype.mx:
+            return np.array(self._host())
+        memory = cells.share(self._cell)
+        itemsize = memory.itemsize
+        if not self._steps:
+            return memory[...]
+        start = memory.reshape(-1)[:0] if memory.size == 0 else memory
+        flat = np.lib.stride_tricks.as_strided(start, (1,) if memory.size else (0,), (itemsize,))
+        if 0 in self.shape:
+            return np.empty(tuple(self.shape), memory.dtype)
+        span = 1 + sum(
+            (n - 1) * s for n, s in zip(self.shape, self._strides_or_contiguous, strict=True)
+        )
+        flat = np.lib.stride_tricks.as_strided(flat, (self._offset + span,), (itemsize,))
+        strides = tuple(s * itemsize for s in self._strides_or_contiguous)
+        return np.lib.stride_tricks.as_strided(flat[self._offset :], tuple(self.shape), strides)
+
+    def tolist(self) -> Any:
+        """Nested Python lists of Python numbers (a number for a 0-d tensor)."""
+        if self.dtype.opaque:
+            return self.float().tolist()
+        return self._host().tolist()
+
+    def item(self) -> Any:
+        """The one element as a Python number. Waits for the device."""
+        if self.numel() != 1:
+            raise RuntimeError(
+                f"a Tensor with {self.numel()} elements cannot be converted to Scalar"
+            )
+        return self.float().item() if self.dtype.opaque else self._host().item()
+
+    def __deepcopy__(self, memo):
+        if id(self) in memo:
+            return memo[id(self)]
+        result = self.detach().clone()
+        result.__class__ = type(self)
+        result.__dict__.update({k: v for k, v in self.__dict__.items() if k not in result.__dict__})
+        result.requires_grad = self.requires_grad
+        memo[id(self)] = result
+        return result
+
+    def __reduce_ex__(self, protocol):
+        bits = np.array(mx.view(mx.reshape(self._host(), (-1,)), mx.uint8)) if self.numel() else b""
+        return (
+            _unpickle,
+            (
+                type(self),
+                bytes(bits),
+                tuple(self.shape),
+                self.dtype,
+                str(self.device),
+                self.requires_grad,
+            ),
+        )
+
+
+def _unpickle(cls, data: bytes, shape, dtype: dtype, where: str, requires_grad: bool) -> Tensor:
+    bits = mx.array(np.frombuffer(data, np.uint8).copy())
+    array = mx.view(bits, dtype.mx) if data else mx.zeros((0,), dtype.mx)
+    if math.prod(shape) != array.size:
+        raise ValueError(f"pickled tensor of shape {shape} holds {array.size} elements")
+    result = from_array(mx.reshape(array, shape), devices.resolve(where), dtype)
+    result.__class__ = cls
+    result.requires_grad = requires_grad
+    return result
+
+
+def _scatter(base: mx.array, steps: tuple, new: mx.array) -> mx.array:
+    """The base array after `new` is written through `steps`."""
+    step, rest = steps[0], steps[1:]
+    return step.scatter(base, _scatter(step.forward(base), rest, new) if rest else new)
+
+
+def from_cell(cell: Cell, dtype: dtype, where: device, cls: type = Tensor) -> Tensor:
+    """A tensor over a whole cell."""
+    new = object.__new__(cls)
+    new._cell = cell
+    new._steps = ()
+    new._shape = None
+    new._strides = cell.strides
+    new._offset = 0
+    new._cached, new._cached_version = None, 0
+    new.dtype = dtype
+    new.device = where
+    new.grad, new.requires_grad = None, False
+    return new
+
+
+def from_array(
+    array: mx.array, where: device = devices.CPU, dtype: dtype | None = None, strides=None
+) -> Tensor:
+    """A new tensor holding `array`; `dtype` only where it differs from the array's (float8)."""
+    return from_cell(Cell(array, strides), dtype or dtypes.from_mx(array.dtype), where)
+
+
+def from_mx(array: mx.array) -> Tensor:
+    """A tensor that holds `array` (any MLX dtype), on the device of MLX's default stream."""
+    where = devices.GPU if devices.GPU and mx.default_device() == mx.gpu else devices.CPU
+    return from_array(array, where)
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """Another handle on the same storage and view, outside autograd (detach)."""
+    new = object.__new__(Tensor)
+    for name in ("_cell", "_steps", "_shape", "_strides", "_offset", "dtype", "device"):
+        setattr(new, name, getattr(tensor, name))
+    new._cached, new._cached_version = None, 0
+    new.grad, new.requires_grad = None, False
+    return new
+
+
+def legacy_constructor(cls, args, kwargs) -> Tensor:
+    """torch.Tensor(2, 3), torch.Tensor([..]), torch.Tensor(): uninitialised or copied, default dtype."""
+    where = devices.resolve(kwargs.get("device"))
+    dtype = kwargs.get("dtype") or dtypes.get_default_dtype()
+    if len(args) == 1 and isinstance(args[0], Tensor):
+        return alias(args[0])
+    if len(args) == 1 and not isinstance(args[0], (int, Size)):
+        return from_array(mx.array(np.asarray(args[0], np.float32)).astype(dtype.mx), where)
+    shape = args[0] if len(args) == 1 and isinstance(args[0], Size) else args or (0,)
+    return from_array(mx.zeros(tuple(shape), dtype.mx), where, dtype)
+
+
+def check_leaf_write(tensor: Tensor) -> None:
+    """torch forbids in-place writes to a leaf that requires grad while grad mode is on."""
+    if tensor.requires_grad and modes.grad_enabled():
+        raise RuntimeError(
+            "a leaf Variable that requires grad is being used in an in-place operation."
+        )

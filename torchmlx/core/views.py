@@ -1,0 +1,125 @@
+"""View steps. A view is a chain of them: `forward` reads a view from its base, `scatter` writes it back.
+
+A step that only rearranges (`Reshape`, `Permute`, `Bits`) ignores `base` in `scatter`, so a write through a
+chain keeps a single reference to the buffer and MLX may update it in place.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+
+class Reshape:
+    __slots__ = ("before", "after")
+
+    def __init__(self, before, after):
+        self.before, self.after = before, after
+
+    def forward(self, x: mx.array) -> mx.array:
+        return mx.reshape(x, self.after)
+
+    def scatter(self, base: mx.array, new: mx.array) -> mx.array:
+        return mx.reshape(new, self.before)
+
+
+class Permute:
+    __slots__ = ("order", "inverse")
+
+    def __init__(self, order):
+        self.order = order
+        self.inverse = tuple(sorted(range(len(order)), key=order.__getitem__))
+
+    def forward(self, x):
+        return mx.transpose(x, self.order)
+
+    def scatter(self, base, new):
+        return mx.transpose(new, self.inverse)
+
+
+class Index:
+    """Basic indexing: ints and slices with positive steps, one per dimension."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index):
+        self.index = index
+
+    def forward(self, x):
+        return x[self.index]
+
+    def scatter(self, base, new):
+        result = base[...]  # a second handle on the same lazy array: the assignment rebinds only it
+        result[self.index] = new
+        return result
+
+
+class Expand:
+    """Repeated dimensions. Only an expansion that repeats nothing can be written."""
+
+    __slots__ = ("before", "after")
+
+    def __init__(self, before, after):
+        self.before, self.after = before, after
+
+    def forward(self, x):
+        return mx.broadcast_to(x, self.after)
+
+    def scatter(self, base, new):
+        return mx.reshape(new, self.before)
+
+
+class Gather:
+    """Any other view (diagonal, unfold, as_strided), as a function; written by the positions it reads."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function):
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+    def scatter(self, base, new):
+        where = self.function(mx.arange(base.size, dtype=mx.int64).reshape(base.shape))
+        flat = mx.reshape(base, (-1,))
+        flat[mx.reshape(where, (-1,))] = mx.reshape(new, (-1,))
+        return mx.reshape(flat, base.shape)
+
+
+class Bits:
+    """The same bytes read as another dtype (`view(dtype)`, view_as_real, view_as_complex)."""
+
+    __slots__ = ("before", "after", "shape_before", "shape_after")
+
+    def __init__(self, before, after, shape_before, shape_after):
+        self.before, self.after = before, after
+        self.shape_before, self.shape_after = shape_before, shape_after
+
+    def forward(self, x):
+        return mx.reshape(_bits(x, self.after), self.shape_after)
+
+    def scatter(self, base, new):
+        return mx.reshape(_bits(mx.reshape(new, (-1,)), self.before), self.shape_before)
+
+
+def _bits(x: mx.array, dtype: mx.Dtype) -> mx.array:
+    """Row-major bytes of x as `dtype`; MLX's `view` wants a last dimension to widen or narrow."""
+    return mx.view(mx.reshape(x, (-1,)), dtype)
+
+
+class Part:
+    """The real (0) or imaginary (1) part of a complex tensor."""
+
+    __slots__ = ("which",)
+
+    def __init__(self, which):
+        self.which = which
+
+    def forward(self, x):
+        return mx.imag(x) if self.which else mx.real(x)
+
+    def scatter(self, base, new):
+        parts = [mx.real(base), mx.imag(base)]
+        parts[self.which] = new
+        pair = mx.stack(parts, axis=-1)
+        return mx.reshape(mx.view(pair, base.dtype), base.shape)
