@@ -46,5 +46,14 @@ globals().update(_dtype.ALIASES)
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 
 _aten.load()
-_this = _sys.modules[__name__]
-_op.install({"torch": _this, "Tensor": Tensor, "F": _this, "special": _this, "linalg": _this})
+from . import linalg, nn, special  # noqa: E402  (modules are built from the filled table)
+
+_op.install(
+    {
+        "torch": _sys.modules[__name__],
+        "Tensor": Tensor,
+        "F": nn.functional,
+        "linalg": linalg,
+        "special": special,
+    }
+)

@@ -1,0 +1,1 @@
+"""torch.linalg: filled from the op table (torchmlx/aten)."""

@@ -1,0 +1,5 @@
+"""torch.nn: modules, parameters and their functions."""
+
+from . import functional
+
+__all__ = ["functional"]

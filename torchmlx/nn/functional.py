@@ -1,0 +1,1 @@
+"""torch.nn.functional: filled from the op table (torchmlx/aten)."""
