@@ -1,11 +1,19 @@
 """One import name: nothing is ever imported as top-level `kernels` or `models`."""
 
 import ast
+import itertools
 import os
+import re
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from .checkout import ROOT, run_python, tracked_files
+
+# Distributions whose module has another name.
+MODULES = {"pillow": "PIL"}
 
 STRAYS = """
 import sys
@@ -46,35 +54,44 @@ def test_import_stays_light():
     assert run_python("-c", ask, cwd=ROOT).strip() == "[]"
 
 
-def imported_roots(source: str) -> set[str]:
+def imported_roots(path: Path) -> set[str]:
     """First names of the absolute imports in a module."""
     roots = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Import):
             roots |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            roots.add(node.module.partition(".")[0])
+            roots.add(str(node.module).partition(".")[0])
     return roots
 
 
+def guilty(forbidden: set[str], *folders: str) -> list[str]:
+    """Tracked modules in these folders that import one of the forbidden names."""
+    modules = [path for path in tracked_files(*folders) if path.suffix == ".py"]
+    assert modules
+    return [str(path) for path in modules if forbidden & imported_roots(path)]
+
+
 def test_no_source_names_a_top_level_room():
-    sources = [path for path in tracked_files() if path.suffix == ".py"]
-    assert sources
-    guilty = [
-        str(path)
-        for path in sources
-        if {"kernels", "models"} & imported_roots((ROOT / path).read_text())
-    ]
-    assert guilty == []
+    assert guilty({"kernels", "models"}) == []
 
 
-@pytest.mark.parametrize(
-    ("room", "forbidden"), [("kernels", {"torchmlx", "torch"}), ("models", {"torch"})]
-)
-def test_arrows_point_down(room, forbidden):
-    guilty = [
-        str(path)
-        for path in tracked_files(room)
-        if path.suffix == ".py" and forbidden & imported_roots((ROOT / path).read_text())
-    ]
-    assert guilty == []
+def test_arrows_point_down():
+    assert guilty({"torchmlx", "bench", "tests"}, "kernels") == []
+    assert guilty({"bench", "tests"}, "torchmlx", "models") == []
+
+
+def test_torch_and_transformers_are_only_the_oracle():
+    assert guilty({"torch", "transformers"}, "torchmlx", "kernels", "models") == []
+
+
+def test_third_party_imports_are_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
+    declared = {re.match(r"[\w-]+", name)[0].lower().replace("-", "_") for name in wanted}
+    declared = {MODULES.get(name, name) for name in declared}
+    ours = {"torchmlx", "bench", "tests"}
+    modules = [path for path in tracked_files() if path.suffix == ".py"]
+    used = set().union(*map(imported_roots, modules))
+    assert used - declared - ours - sys.stdlib_module_names == set()
