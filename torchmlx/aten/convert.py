@@ -1,4 +1,4 @@
-"""Conversion, copying and facts: dtype, device, layout, storage, and the questions scripts ask about them."""
+"""Conversion, copying and facts: dtype, device, layout and storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ method = ("Tensor",)
 
 
 class memory_format:
-    """How dimensions lie in memory: contiguous_format, channels_last, channels_last_3d, preserve_format."""
+    """How dimensions lie in memory: contiguous, channels last or preserved. torch.memory_format."""
 
     def __init__(self, name: str):
         self.name = name
@@ -68,7 +68,7 @@ def _from_float8(array: mx.array, source: dtype) -> mx.array:
 def _to_float8(array: mx.array, target: dtype) -> mx.array:
     if target is not dtypes.float8_e4m3fn:
         raise NotImplementedError(f"conversion to {target} is not supported; float8_e4m3fn is")
-    # Saturating, round to nearest even; MLX turns NaN into 0x7e, torch into 0x7f with the sign kept.
+    # Saturating, round to nearest even. MLX turns NaN into 0x7e, torch into 0x7f with its sign.
     negative = mx.view(array, mx.uint32) >= 0x80000000
     nan = mx.where(negative, mx.array(0xFF, mx.uint8), mx.array(0x7F, mx.uint8))
     return mx.where(mx.isnan(array), nan, mx.to_fp8(array))
@@ -78,13 +78,13 @@ def converted(x: Tensor, target: dtype, where: device) -> Tensor:
     """A copy of x as (dtype, device), keeping its order of dimensions."""
     if where.type != "cpu" and target is dtypes.float64:
         raise TypeError(
-            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
-            "Please use float32 instead."
+            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support "
+            "float64. Please use float32 instead."
         )
     if x.device.type == "meta" and where.type != "meta":
         raise NotImplementedError(
-            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of "
-            "torch.nn.Module.to() when moving module from meta to a different device."
+            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() "
+            "instead of torch.nn.Module.to() when moving module from meta to a different device."
         )
     strides = x._strides if layout.is_dense(x.shape, x._strides) else None
     if x.device is not where and x.device.type != "meta" and devices.STREAMS:
@@ -182,7 +182,10 @@ def clone(input, *, memory_format=preserve_format):
 
 @composite(at=method)
 def contiguous(self, memory_format=contiguous_format):
-    """The tensor if its memory is already in the given order, else a copy that is. Tensor.contiguous."""
+    """The tensor if its memory is already in the given order, else a copy that is.
+
+    Tensor.contiguous.
+    """
     if self.is_contiguous(memory_format=memory_format):
         return self
     return clone(self, memory_format=memory_format)
@@ -206,7 +209,8 @@ def copy_(self, src, non_blocking=False):
     if array.shape != shape:
         if layout.broadcast_shapes(src.shape, shape) != shape:
             raise RuntimeError(
-                f"The size of tensor a {list(shape)} must match the size of tensor b {list(src.shape)}"
+                f"The size of tensor a {list(shape)} must match the size of tensor b "
+                f"{list(src.shape)}"
             )
         array = mx.broadcast_to(array, shape)
     self._write(array)
@@ -220,7 +224,8 @@ def fill_(self, value):
     if isinstance(value, Tensor):
         if value.ndim:
             raise RuntimeError(
-                f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions."
+                f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} "
+                "dimensions."
             )
         return self.copy_(value)
     self._write(mx.full(tuple(self.shape), mx.array(value, self.dtype.mx)))
@@ -293,7 +298,10 @@ def element_size(self):
 
 @composite(at=method)
 def data_ptr(self):
-    """An address that identifies the storage and offset. It is invented: MLX buffers move. Tensor.data_ptr."""
+    """An address that identifies the storage and offset. It is invented: MLX buffers move.
+
+    Tensor.data_ptr.
+    """
     return self._cell.address() + self._offset * self.dtype.itemsize
 
 

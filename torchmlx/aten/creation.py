@@ -31,8 +31,8 @@ def made(
     target = dtype or source
     if where.type == "mps" and target is dtypes.float64:
         raise TypeError(
-            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
-            "Please use float32 instead."
+            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support "
+            "float64. Please use float32 instead."
         )
     result = from_array(cast_array(array, source, target), where, target)
     return result.requires_grad_() if requires_grad else result
@@ -132,9 +132,9 @@ def _from_ndarray(array: np.ndarray) -> mx.array:
         if array.dtype.name == "bfloat16":
             return mx.view(mx.array(array.view(np.uint16)), mx.bfloat16)
         raise TypeError(
-            f"can't convert np.ndarray of type {array.dtype}. The only supported types are: float64, "
-            "float32, float16, complex64, complex128, int64, int32, int16, int8, uint64, uint32, uint16, "
-            "uint8, and bool."
+            f"can't convert np.ndarray of type {array.dtype}. The only supported types are: "
+            "float64, float32, float16, complex64, complex128, int64, int32, int16, int8, "
+            "uint64, uint32, uint16, uint8, and bool."
         )
     if array.dtype == np.complex128:
         raise TypeError("complex128 is not supported: MLX has no such type. Use complex64.")
@@ -179,14 +179,17 @@ def scalar_tensor(s, *, dtype=None, device=None):
 
 @composite(at=function)
 def from_numpy(ndarray):
-    """A tensor on the array's memory: writes on either side are seen by the other. torch.from_numpy."""
+    """A tensor on the array's memory: writes on either side are seen by the other.
+
+    torch.from_numpy.
+    """
     if not isinstance(ndarray, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(ndarray).__name__})")
     if any(s < 0 for s in ndarray.strides):
         raise ValueError(
-            "At least one of the strides of one of the given numpy arrays is negative, and tensors with "
-            "negative strides are not currently supported. (You can probably work around this by making a "
-            "copy of your array with array.copy().)"
+            "At least one of the strides of one of the given numpy arrays is negative, and "
+            "tensors with negative strides are not currently supported. (You can probably work "
+            "around this by making a copy of your array with array.copy().)"
         )
     if ndarray.dtype not in _NUMPY or ndarray.dtype == np.complex128:
         _from_ndarray(ndarray)  # raises torch's error
@@ -366,7 +369,10 @@ def arange(
     requires_grad=False,
     pin_memory=False,
 ):
-    """start, start + step, ... below end. int64 for ints, else the default float dtype. torch.arange."""
+    """start, start + step, ... below end. int64 for ints, else the default float dtype.
+
+    torch.arange.
+    """
     if end is None:
         start, end = 0, start
     values = [_fill_number(v) for v in (start, end, step)]

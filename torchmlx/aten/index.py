@@ -1,8 +1,8 @@
 """Indexing: `x[...]`, `x[...] = v`, gather, scatter, index_select and their relatives.
 
-Ints, slices, None and Ellipsis make views; tensors, lists and masks gather. Masks and nonzero are read on the
-host, since their result's size depends on the data. On the CPU an index out of range is torch's IndexError (MLX would
-answer 0); on a GPU, as in torch, it is not checked.
+Ints, slices, None and Ellipsis make views; tensors, lists and masks gather. Masks and nonzero are
+read on the host, since their result's size depends on the data. On the CPU an index out of range is
+torch's IndexError (MLX would answer 0); on a GPU, as in torch, it is not checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_bounds(index: mx.array, size: int, where: devices.device, message) -> 
     low, high = mx.min(index), mx.max(index)
     mx.eval(low, high)
     for bad in (low.item(), high.item()):
-        if not -size <= bad < size:
+        if not -size <= int(bad) < size:  # type: ignore[arg-type]
             raise message(bad)
 
 
@@ -33,7 +33,7 @@ def check_bounds(index: mx.array, size: int, where: devices.device, message) -> 
 
 
 def _expand_ellipsis(x: Tensor, items: list) -> list:
-    """The index with Ellipsis replaced, padded with full slices; masks count for as many dims as they have."""
+    """The index with Ellipsis replaced and padded with full slices; a mask counts all its dims."""
     used = sum(_dims_used(i) for i in items)
     if used > x.ndim:
         raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
@@ -81,8 +81,10 @@ def _as_item(item, where):
 
 
 def basic(x: Tensor, items: list) -> tuple[Tensor, list]:
-    """Apply the ints, slices and Nones of a full index; returns the view and, per remaining dimension, its
-    index tensor or None."""
+    """Apply the ints, slices and Nones of a full index.
+
+    Returns the view and, per remaining dimension, its index tensor or None.
+    """
     shape, strides = x.shape, x._strides_or_contiguous
     picks, kept, new_strides, offset, rest = [], [], [], x._offset, []
     changed, d = False, 0
@@ -203,8 +205,8 @@ def _check_mask(x: Tensor, mask: Tensor, dim: int) -> None:
     for k in range(mask.ndim):
         if mask.shape[k] != x.shape[dim + k]:
             raise IndexError(
-                f"The shape of the mask {list(mask.shape)} at index {k} does not match the shape of the "
-                f"indexed tensor {list(x.shape)} at index {dim + k}"
+                f"The shape of the mask {list(mask.shape)} at index {k} does not match the shape "
+                f"of the indexed tensor {list(x.shape)} at index {dim + k}"
             )
 
 
@@ -238,7 +240,9 @@ class _Plan:
         array = index._read()
         check_bounds(
             array, size, x.device,
-            lambda bad: IndexError(f"index {bad} is out of bounds for dimension {dim} with size {size}"),
+            lambda bad: IndexError(
+                f"index {bad} is out of bounds for dimension {dim} with size {size}"
+            ),
         )  # fmt: skip
         if array.dtype not in (mx.int32, mx.int64):
             array = array.astype(mx.int64)
@@ -256,8 +260,8 @@ class _Plan:
             values = mx.transpose(mx.broadcast_to(values, in_result), back)
         except ValueError:
             raise RuntimeError(
-                f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
-                f"indexing result of shape {list(in_result)}"
+                f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast "
+                f"to indexing result of shape {list(in_result)}"
             ) from None
         moved = mx.transpose(array, self.order)
         if accumulate:
@@ -331,7 +335,10 @@ def _whole_mask(x: Tensor, rest: list) -> mx.array | None:
 
 @composite()
 def nonzero(input, *, as_tuple=False):
-    """Indices of nonzero elements, int64 [n, ndim] or one tensor per dimension. Evaluates. torch.nonzero."""
+    """Indices of nonzero elements, int64 [n, ndim] or one tensor per dimension. Evaluates.
+
+    torch.nonzero.
+    """
     columns = nonzero_arrays(input)
     if as_tuple:
         return tuple(from_array(c, input.device) for c in columns)
@@ -348,14 +355,20 @@ def argwhere(input):
 
 @composite()
 def masked_select(input, mask):
-    """Elements where the mask (broadcastable) holds, as one dimension. Evaluates. torch.masked_select."""
+    """Elements where the mask (broadcastable) holds, as one dimension. Evaluates.
+
+    torch.masked_select.
+    """
     shape = layout.broadcast_shapes(input.shape, mask.shape)
     return input.expand(shape)[mask.expand(shape)]
 
 
 @op(inplace=True)
 def masked_fill(input, mask, value):
-    """`input` with `value` where the mask (bool, broadcastable) holds, in input's dtype. torch.masked_fill."""
+    """`input` with `value` where the mask (bool, broadcastable) holds, in input's dtype.
+
+    torch.masked_fill.
+    """
     if mask.dtype != mx.bool_:
         raise RuntimeError("masked_fill only supports boolean masks, but got dtype of a number")
     value = (
@@ -430,7 +443,7 @@ def _checked_gather(index: Tensor, size: int, dim: int) -> mx.array:
 
 
 def _corner(shape, dim: int):
-    """The part of the input that an index of `shape` reads: every other dimension may be shorter."""
+    """The part of the input that an index of `shape` reads: other dimensions may be shorter."""
     return tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(shape))
 
 
@@ -471,7 +484,10 @@ def _flat1(source):
 
 @composite(inplace=True)
 def scatter(input, dim, index, src=None, *, value=None, reduce=None):
-    """`input` with `src` (tensor or number) written at the indices of a dimension. torch.scatter."""
+    """`input` with `src` (tensor or number) written at the indices of a dimension.
+
+    torch.scatter.
+    """
     return _scatter(input, dim, index, value if src is None else src, reduce)
 
 

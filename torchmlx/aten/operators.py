@@ -1,4 +1,4 @@
-"""Python's operators on Tensors: each is a table entry, tried only on operands that torch accepts."""
+"""Python's operators on Tensors: table entries, tried only on operands that torch accepts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..core.op import TABLE
 from ..core.tensor import Tensor
 from .index import getitem, setitem
 
-_NUMBERS = (bool, int, float, complex)
+_OPERANDS = (Tensor, bool, int, float, complex)
 
 
 def _operand(other) -> bool:
-    return isinstance(other, Tensor) or isinstance(other, _NUMBERS)
+    return isinstance(other, _OPERANDS)
 
 
 def _number(other):

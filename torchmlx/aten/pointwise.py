@@ -455,7 +455,10 @@ def _select(condition, input, other):
 
 @composite()
 def where(condition, input=None, other=None):
-    """`input` where `condition` holds, else `other`; with the condition alone, its nonzero indices. torch.where."""
+    """`input` where `condition` holds, else `other`; with the condition alone, its nonzero indices.
+
+    torch.where.
+    """
     if input is None:
         return condition.nonzero(as_tuple=True)
     return _select(condition, input, other)

@@ -1,8 +1,9 @@
-"""Views and rearrangements: the operations that share storage, and those that copy it into another shape."""
+"""Views and rearrangements: operations that share storage, or copy it into another shape."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import mlx.core as mx
 
@@ -16,9 +17,9 @@ from ..core.tensor import Tensor, alias, from_array
 
 def sizes(args) -> tuple[int, ...]:
     """Sizes given as varargs or as one sequence; 0-d integer tensors count as ints."""
-    if len(args) == 1 and not isinstance(args[0], int) and hasattr(args[0], "__iter__"):
-        if not (isinstance(args[0], Tensor) and args[0].ndim == 0):
-            args = args[0]
+    first: Any = args[0] if len(args) == 1 else 0
+    if hasattr(first, "__iter__") and not (isinstance(first, Tensor) and first.ndim == 0):
+        args = first
     return tuple(a if type(a) is int else a.__index__() for a in args)
 
 
@@ -38,7 +39,10 @@ def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
 
 @view("view", at=("Tensor",))
 def view_(self, *shape, **kwargs):
-    """The same storage as another shape, or (given a dtype) the same bytes as another dtype. Tensor.view."""
+    """The same storage as another shape, or (given a dtype) the same bytes as another dtype.
+
+    Tensor.view.
+    """
     wanted = kwargs.get("dtype", shape[0] if len(shape) == 1 else None)
     if isinstance(wanted, dtype):
         return _view_dtype(self, wanted)
@@ -46,8 +50,8 @@ def view_(self, *shape, **kwargs):
     found = reshaped(self, shape)
     if found is None:
         raise RuntimeError(
-            "view size is not compatible with input tensor's size and stride (at least one dimension "
-            "spans across two contiguous subspaces). Use .reshape(...) instead."
+            "view size is not compatible with input tensor's size and stride (at least one "
+            "dimension spans across two contiguous subspaces). Use .reshape(...) instead."
         )
     return found
 
@@ -60,8 +64,8 @@ def _view_dtype(x: Tensor, target: dtype) -> Tensor:
     if old != new:
         if not shape:
             raise RuntimeError(
-                "self.dim() cannot be 0 to view "
-                f"{x.dtype.torch_name} as {target.torch_name} (different element sizes)"
+                f"self.dim() cannot be 0 to view {x.dtype.torch_name} as {target.torch_name} "
+                "(different element sizes)"
             )
         if strides[-1] != 1:
             raise RuntimeError(f"self.stride(-1) must be 1 to view {x.dtype} as {target}")
@@ -145,9 +149,9 @@ def permute(input, *dims, **kwargs):
     dims = sizes(dims or (kwargs["dims"],))
     if len(dims) != input.ndim:
         raise RuntimeError(
-            "permute(sparse_coo): number of dimensions in the tensor input does not match the length "
-            f"of the desired ordering of dimensions i.e. input.dim() = {input.ndim} is not equal to "
-            f"len(dims) = {len(dims)}"
+            "permute(sparse_coo): number of dimensions in the tensor input does not match the "
+            f"length of the desired ordering of dimensions i.e. input.dim() = {input.ndim} is not "
+            f"equal to len(dims) = {len(dims)}"
         )
     return _permuted(input, wrap_dims(dims, input.ndim))
 
@@ -220,21 +224,24 @@ def expand(self, *size, **kwargs):
     lead = len(wanted) - len(shape)
     if lead < 0:
         raise RuntimeError(
-            f"expand({self.type()}{{{list(shape)}}}, size={list(wanted)}): the number of sizes provided "
-            f"({len(wanted)}) must be greater or equal to the number of dimensions in the tensor ({len(shape)})"
+            f"expand({self.type()}{{{list(shape)}}}, size={list(wanted)}): the number of sizes "
+            f"provided ({len(wanted)}) must be greater or equal to the number of dimensions in "
+            f"the tensor ({len(shape)})"
         )
     new, new_strides = [], []
     for i, n in enumerate(wanted):
         own = shape[i - lead] if i >= lead else 1
         if n == -1 and i < lead:
             raise RuntimeError(
-                f"The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {i}"
+                "The expanded size of the tensor (-1) isn't allowed in a leading, non-existing "
+                f"dimension {i}"
             )
         n = own if n == -1 else n
         if own not in (1, n):
             raise RuntimeError(
                 f"The expanded size of the tensor ({n}) must match the existing size ({own}) at "
-                f"non-singleton dimension {i}.  Target sizes: {list(wanted)}.  Tensor sizes: {list(shape)}"
+                f"non-singleton dimension {i}.  Target sizes: {list(wanted)}.  Tensor sizes: "
+                f"{list(shape)}"
             )
         new.append(n)
         new_strides.append(strides[i - lead] if i >= lead and own == n else 0)
@@ -297,7 +304,8 @@ def select(input, dim, index):
     d, n = wrap_dim(dim, input.ndim), input.shape[wrap_dim(dim, input.ndim)]
     if not -n <= index < n:
         raise IndexError(
-            f"select(): index {index} out of range for tensor of size {list(input.shape)} at dimension {d}"
+            f"select(): index {index} out of range for tensor of size {list(input.shape)} at "
+            f"dimension {d}"
         )
     return input[(slice(None),) * d + (int(index),)]
 
@@ -326,8 +334,8 @@ def split(tensor, split_size_or_sections, dim=0):
         parts = [int(s) for s in size]
         if sum(parts) != n or any(s < 0 for s in parts):
             raise RuntimeError(
-                f"split_with_sizes expects split_sizes to sum exactly to {n} (input tensor's size at "
-                f"dimension {d}), but got split_sizes={parts}"
+                f"split_with_sizes expects split_sizes to sum exactly to {n} (input tensor's size "
+                f"at dimension {d}), but got split_sizes={parts}"
             )
     starts = [sum(parts[:i]) for i in range(len(parts))]
     return tuple(sliced(tensor, d, s, s + p) for s, p in zip(starts, parts, strict=True))
@@ -401,8 +409,8 @@ def as_strided(input, size, stride, storage_offset=None):
     held = input._cell.array.size
     if 0 not in size and needed > held:
         raise RuntimeError(
-            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} require "
-            f"{needed} elements, but the storage has {held}"
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} "
+            f"require {needed} elements, but the storage has {held}"
         )
 
     def strided(x):
@@ -433,8 +441,8 @@ def view_as_complex(input):
     shape, strides = tuple(input.shape), input._strides_or_contiguous
     if input.dtype is not dtypes.float32:
         raise RuntimeError(
-            "view_as_complex is only supported for half, float and double tensors, but got a tensor of "
-            f"scalar type: {input.dtype.torch_name}"
+            "view_as_complex is only supported for half, float and double tensors, but got a "
+            f"tensor of scalar type: {input.dtype.torch_name}"
         )
     if not shape or shape[-1] != 2:
         raise RuntimeError("Tensor must have a last dimension of size 2")
@@ -472,7 +480,7 @@ def detach(input):
 
 
 def _joined(tensors):
-    """Arrays of a common dtype; 1-D empty tensors count as nothing, as torch.cat has always allowed."""
+    """The tensors that count: torch.cat has always skipped empty 1-D ones."""
     if not tensors:
         raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
     return [t for t in tensors if t.shape != (0,)] or tensors[:1]
@@ -487,10 +495,10 @@ def _concat(arrays, dim):
 def cat(tensors, dim=0, *, out=None):
     """Tensors joined along an existing dimension, in their promoted dtype. torch.cat."""
     tensors = list(tensors)
-    common = tensors[0].dtype if tensors else None
+    kept = _joined(tensors)
+    common = tensors[0].dtype
     for x in tensors[1:]:
         common = dtypes.promote_types(common, x.dtype) if x.dtype is not common else common
-    kept = _joined(tensors)
     d = wrap_dim(dim, kept[0].ndim)
     if kept[0].ndim == 0:
         raise RuntimeError("zero-dimensional tensor (at position 0) cannot be concatenated")
@@ -503,7 +511,8 @@ def cat(tensors, dim=0, *, out=None):
             if a != d and x.shape[a] != kept[0].shape[a]:
                 raise RuntimeError(
                     f"Sizes of tensors must match except in dimension {d}. Expected size "
-                    f"{kept[0].shape[a]} but got size {x.shape[a]} for tensor number {i} in the list."
+                    f"{kept[0].shape[a]} but got size {x.shape[a]} for tensor number {i} in the "
+                    "list."
                 )
     result = _opaque_aware(kept, common, d)
     return result if out is None else out.copy_(result)
@@ -513,7 +522,7 @@ def _opaque_aware(tensors, common: dtype, dim: int) -> Tensor:
     if common.opaque:
         array = mx.concatenate([t._read() for t in tensors], axis=dim)
         return from_array(array, tensors[0].device, common)
-    return _concat([t.to(common) for t in tensors], dim)
+    return _concat([t.to(common) for t in tensors], dim)  # type: ignore[return-value]
 
 
 @composite(at=("torch",))
@@ -525,8 +534,8 @@ def stack(tensors, dim=0, *, out=None):
     for i, x in enumerate(tensors):
         if x.shape != tensors[0].shape:
             raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry "
-                f"0 and {list(x.shape)} at entry {i}"
+                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at "
+                f"entry 0 and {list(x.shape)} at entry {i}"
             )
     d = wrap_dim(dim, tensors[0].ndim + 1)
     return cat([x.unsqueeze(d) for x in tensors], d, out=out)
@@ -538,7 +547,8 @@ def repeat(self, *repeats, **kwargs):
     repeats = sizes(repeats or (kwargs["repeats"],))
     if len(repeats) < self.ndim:
         raise RuntimeError(
-            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor"
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions "
+            "of tensor"
         )
     shape = (1,) * (len(repeats) - self.ndim) + tuple(self.shape)
     array = mx.tile(mx.reshape(self._read(), shape), repeats)

@@ -1,8 +1,9 @@
 """Cells: the mutable storage that tensors, aliases and views share.
 
-MLX arrays are immutable, so a write replaces the cell's array and raises its version. To let MLX reuse the
-buffer (a one-row write into 32 MiB: 14 us instead of 20 ms, measured 2026-12-02), nothing else may hold the old array when it is
-evaluated: views therefore cache their arrays only until the next write, and the cell knows them weakly.
+MLX arrays are immutable, so a write replaces the cell's array and raises its version. To let MLX
+reuse the buffer (a one-row write into 32 MiB: 14 us instead of 20 ms, measured 2026-12-02), nothing
+else may hold the old array when it is evaluated: views therefore cache their arrays only until the
+next write, and the cell knows them weakly.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -20,9 +22,11 @@ _ADDRESS_STEP = 1 << 44
 
 
 class Cell:
-    """One storage: an MLX array, the strides torch would lay it out with (None: row-major), a version."""
+    """One storage: an MLX array, its strides in torch (None: row-major), and a version."""
 
     __slots__ = ("array", "strides", "version", "_readers", "_address", "_memory", "__weakref__")
+    array: mx.array
+    _memory: Any  # the NumPy array that holds the elements of a NumpyCell
 
     def __init__(self, array: mx.array | None, strides=None, memory: np.ndarray | None = None):
         self.strides = strides
@@ -30,11 +34,11 @@ class Cell:
         self._readers = None
         self._address = None
         self._memory = memory
-        if memory is None:
+        if array is not None:
             self.array = array
 
     def write(self, array: mx.array) -> None:
-        """Replace the contents. Views drop what they cached first, so that the old buffer can be reused."""
+        """Replace the contents; views drop their cached arrays, so that MLX can reuse memory."""
         self.version += 1
         readers = self._readers
         if readers:
@@ -60,8 +64,8 @@ class Cell:
 class NumpyCell(Cell):
     """A cell whose elements live in NumPy memory, because a NumPy array shares them.
 
-    Reads copy from that memory and writes copy into it, so both sides see each other, as in torch. Once
-    nobody else holds the memory the cell becomes a plain one again.
+    Reads copy from that memory and writes copy into it, so both sides see each other, as in torch.
+    Once nobody else holds the memory the cell becomes a plain one again.
     """
 
     __slots__ = ()
@@ -72,20 +76,20 @@ class NumpyCell(Cell):
         value = mx.array(memory)
         if not _held_elsewhere(memory):
             self._memory = None
-            self.__class__ = Cell
+            self.__class__ = Cell  # type: ignore[assignment]
             self.array = value
         else:
             self.version += 1  # NumPy may have written: what views cached is stale
         return value
 
     @array.setter
-    def array(self, value: mx.array) -> None:
+    def array(self, value: mx.array) -> None:  # type: ignore[override]
         if self._memory is not None:
             np.copyto(self._memory, np.asarray(value))
 
     @classmethod
     def adopt(cls, memory: np.ndarray, strides=None) -> Cell:
-        """A new cell over `memory`. Read-only memory is copied: nothing can change under us there."""
+        """A new cell over `memory`; read-only memory is copied, since no write can be seen."""
         if not memory.flags.writeable or memory.size == 0:
             return Cell(mx.array(memory), strides)
         return cls(None, strides, memory)
@@ -102,7 +106,7 @@ def share(cell: Cell) -> np.ndarray:
         del cell.array
         cell.__class__ = NumpyCell
         cell._memory = memory
-    return cell._memory  # type: ignore[return-value]
+    return cell._memory
 
 
 def _held_elsewhere(memory: np.ndarray) -> bool:
@@ -111,14 +115,14 @@ def _held_elsewhere(memory: np.ndarray) -> bool:
     owner = memory.base
     if owner is None:
         return False
-    # Only a plain array's references can be counted; other owners (mmap, buffers) may be shared invisibly.
+    # Only a plain array's references can be counted; other owners (mmap) may share invisibly.
     if type(owner) is not np.ndarray or owner.base is not None:
         return True
     return sys.getrefcount(owner) > _FREE - 1
 
 
 def _references_of_a_free_array() -> int:
-    """What getrefcount says in `_held_elsewhere`, called by `NumpyCell.array`, when only a cell holds it."""
+    """What getrefcount says in `_held_elsewhere` when only a cell holds the memory."""
     cell = NumpyCell(None, None, np.zeros(1))
 
     def count(memory):

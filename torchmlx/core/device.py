@@ -1,4 +1,4 @@
-"""Devices. MLX arrays have none: the stream decides, so a Tensor remembers its device and ops enter the stream."""
+"""Devices. MLX arrays have none: a Tensor remembers its device, and ops enter its stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _local = threading.local()
 
 
 class device:
-    """torch.device: a type ("cpu", "mps", "cuda", "meta") and an optional index. Also a context manager."""
+    """torch.device: a type ("cpu", "mps", "meta", ..) and an optional index; a context manager."""
 
     __slots__ = ("type", "index")
 
@@ -26,7 +26,8 @@ class device:
             kind, _, number = type.partition(":")
             if index is not None:
                 raise RuntimeError(
-                    f"type (string) must not include an index because index was passed explicitly: {type}"
+                    "type (string) must not include an index because index was passed "
+                    f"explicitly: {type}"
                 )
             if not number.isdigit():
                 raise RuntimeError(f"Invalid device string: '{type}'")
@@ -77,7 +78,10 @@ def get_default_device() -> device:
 
 
 def set_default_device(d) -> None:
-    """Set the device of tensors created without one; None means the CPU. torch.set_default_device."""
+    """Set the device of tensors created without one; None means the CPU.
+
+    torch.set_default_device.
+    """
     global _default
     _default = CPU if d is None else device(d)
 
@@ -105,8 +109,8 @@ def _and_gpu() -> str:
     return f" and {GPU.type}" if GPU else ""
 
 
-# Where the GPU is MLX's default stream but torch's default device is the CPU, every op enters a stream;
-# a build without a GPU never does.
+# Where the GPU is MLX's default stream but torch's default device is the CPU, every op enters a
+# stream; a build without a GPU never does.
 STREAMS = GPU is not None
 
 

@@ -1,7 +1,8 @@
 """torch's dtypes, their MLX storage, and torch's promotion rules.
 
-A facade dtype is what the user sees; `dtype.mx` is the MLX dtype that stores it. They differ only for
-float8 (MLX has none: bytes), which is why results are typed by facade dtypes and never by MLX's rules.
+A facade dtype is what the user sees; `dtype.mx` is the MLX dtype that stores it. They differ only
+for float8 (MLX has none: bytes), which is why results are typed by facade dtypes and never by MLX's
+rules.
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ _PROMOTED: dict[tuple[dtype, dtype], dtype] = {}
 
 
 def promote_types(a: dtype, b: dtype) -> dtype:
-    """The smallest dtype that both can be converted to without changing category. torch.promote_types."""
+    """The smallest dtype that both can be converted to without changing category.
+
+    torch.promote_types.
+    """
     if a is b:
         return a
     found = _PROMOTED.get((a, b))

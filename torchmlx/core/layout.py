@@ -1,14 +1,18 @@
-"""Sizes, strides and offsets: torch's view arithmetic, in elements. MLX never sees these; they are what `stride()` answers."""
+"""Sizes, strides and offsets: torch's view arithmetic, in elements.
+
+MLX never sees these; they are what `stride()` answers.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 Shape = tuple[int, ...]
 
 
-class Size(tuple):
+class Size(tuple[int, ...]):
     """torch.Size: a tuple of ints that knows its number of elements."""
 
     __slots__ = ()
@@ -16,7 +20,7 @@ class Size(tuple):
     def numel(self) -> int:
         return math.prod(self)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index) -> Any:
         found = tuple.__getitem__(self, index)
         return Size(found) if isinstance(index, slice) else found
 
@@ -48,7 +52,7 @@ def contiguous(shape: Sequence[int]) -> Shape:
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
-    """Whether elements lie in row-major order without gaps; strides of size-1 dimensions do not matter."""
+    """Whether elements lie in row-major order without gaps; size-1 dimensions do not matter."""
     if strides is None or 0 in shape:
         return True
     step = 1
@@ -77,7 +81,7 @@ def is_channels_last(shape: Sequence[int], strides: Sequence[int] | None) -> boo
 
 
 def overlaps(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
-    """Whether two indices surely name one element (expanded dimensions): such a tensor cannot be written."""
+    """Whether two indices surely name one element (an expanded dimension): it cannot be written."""
     return strides is not None and any(
         n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)
     )
@@ -98,8 +102,8 @@ def is_dense(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
 def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides under which memory of (shape, strides) reads as `new`, or None when a copy is needed.
 
-    Old dimensions are grouped into runs that are contiguous among themselves; each run must be filled
-    exactly by consecutive new dimensions (at::detail::computeStride).
+    Old dimensions are grouped into runs that are contiguous among themselves; each run must be
+    filled exactly by consecutive new dimensions (at::detail::computeStride).
     """
     if math.prod(shape) == 0:
         return strides if shape == new else contiguous(new)
@@ -126,7 +130,7 @@ def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
 
 
 def infer_size(shape: Sequence[int], numel: int) -> Shape:
-    """`shape` with its one -1 filled in so that it has `numel` elements; torch's errors otherwise."""
+    """`shape` with its one -1 filled in to hold `numel` elements; torch's errors otherwise."""
     shape = tuple(shape)
     unknown = shape.count(-1)
     if unknown > 1:
@@ -184,7 +188,10 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
 
 
 def pointwise_strides(shape: Shape, operands: list[tuple[Shape, Shape | None]]) -> Shape | None:
-    """Strides of an elementwise result: the operands' order of dimensions is kept (TensorIterator); None is contiguous."""
+    """Strides of an elementwise result (None: contiguous), in its operands' order of dimensions.
+
+    TensorIterator's rule.
+    """
     aligned = [_align(shape, s, contiguous(s) if st is None else st) for s, st in operands]
     same = [st for (s, _), st in zip(operands, aligned, strict=True) if s == shape]
     if (
@@ -219,7 +226,7 @@ def _align(shape: Shape, own: Shape, strides: Shape) -> Shape:
 
 
 def _faster(a: int, b: int, shape: Shape, operands: list[Shape]) -> int:
-    """1 if dimension `a` should vary faster than `b`, -1 if slower, 0 if the operands do not say."""
+    """1 if dimension `a` varies faster than `b`, -1 if slower, 0 if the operands do not say."""
     for strides in operands:
         if strides[a] == 0 or strides[b] == 0:
             continue

@@ -101,7 +101,10 @@ class enable_grad(_Bare):
 
 
 class set_grad_enabled(_Mode):
-    """Set gradient recording at once; as a context manager, restore it at the end. torch.set_grad_enabled."""
+    """Set gradient recording at once; as a context manager, restore it at the end.
+
+    torch.set_grad_enabled.
+    """
 
     def __init__(self, mode: bool):
         super().__init__(bool(mode))

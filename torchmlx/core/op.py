@@ -1,7 +1,8 @@
 """The op table: one entry makes the `torch.` function, the method, the in-place variant and `out=`.
 
-`@op` wraps a pure function on mx.arrays whose signature is torch's; `@view` and `@composite` wrap functions on
-Tensors. Where an entry appears (`at`) is a list of namespaces: "torch", "Tensor", "F", "special", "linalg", ...
+`@op` wraps a pure function on mx.arrays whose signature is torch's; `@view` and `@composite` wrap
+functions on Tensors. Where an entry appears (`at`) is a list of namespaces: "torch", "Tensor", "F",
+"special", "linalg", ...
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def op(
     inplace: bool = False,
     aliases: tuple[str, ...] = (),
 ):
-    """Register a pure function on mx.arrays. `promote` names the arguments that share torch's result type."""
+    """Register a pure function on mx.arrays. `promote` names the arguments that share torch's
+    result type.
+    """
 
     def register(function):
         parameters = list(inspect.signature(function).parameters)
@@ -114,7 +117,7 @@ def _callable(function: Callable, rule: Rule, name: str) -> Callable:
 
 
 def apply(function, rule: Rule, name: str, args, kwargs):
-    """Run one pure function: unwrap tensors, promote, enter the device's stream, wrap the results."""
+    """Run one pure function: unwrap tensors, promote, enter the device's stream, wrap results."""
     tensors: list[Tensor] = []
     if rule.promote:
         args, kwargs, cast_back = _promote(rule, args, kwargs, tensors)
@@ -179,7 +182,8 @@ def _mixed_device(tensors: list[Tensor]) -> device:
     if len(places) > 1:
         first, second = sorted(map(str, places))[:2]
         raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{first} and {second}!"
         )
     return places.pop() if places else tensors[0].device
 
@@ -193,7 +197,8 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
-    """Cast the promoted arguments to their common dtype. The third result is the dtype to cast the result
+    """Cast the promoted arguments to their common dtype. The third result is the dtype to cast the
+    result
     back to, where the computation runs in float32 for the sake of a Python scalar (opmath)."""
     found = [
         (p if p < len(args) else n, args[p] if p < len(args) else kwargs[n])
@@ -215,9 +220,12 @@ def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
             tensors.append(value)
             array = value._read()
             value = array if array.dtype == storage else array.astype(storage)
-        elif value is not None and not isinstance(value, (bool, int, float, complex)):
-            value = mx.array(value, storage)
-        elif value is not None and common.category >= dtypes.FLOAT:
+        elif (
+            value is not None
+            and not isinstance(value, (bool, int, float, complex))
+            or value is not None
+            and common.category >= dtypes.FLOAT
+        ):
             value = mx.array(value, storage)
         elif value is not None:
             value = mx.array(_fit(value, common), storage)
@@ -249,7 +257,8 @@ def _loses_digits(value, half: dtype) -> bool:
 def result_type(*operands) -> dtype:
     """torch.result_type over any number of tensors and Python numbers.
 
-    Tensors with dimensions decide; 0-d tensors, and after them Python numbers, count only when their category is higher.
+    Tensors with dimensions decide; 0-d tensors, and after them Python numbers, count only when
+    their category is higher.
     """
     dim = zero = number = None
     for v in operands:
@@ -326,7 +335,8 @@ def _replace(target: Tensor, result: Tensor) -> Tensor:
         )
     if result.shape != target.shape:
         raise RuntimeError(
-            f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+            f"{list(result.shape)}"
         )
     target._write(result._read())
     return target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
@@ -37,6 +37,10 @@ class Tensor:
     grad: Tensor | None
     requires_grad: bool
 
+    if TYPE_CHECKING:  # what the op table adds
+
+        def __getattr__(self, name: str) -> Any: ...
+
     def __new__(cls, *args, **kwargs):
         return legacy_constructor(cls, args, kwargs)
 
@@ -54,7 +58,9 @@ class Tensor:
 
     @property
     def mx(self) -> mx.array:
-        """The value as an mx.array (float8 as its bytes). Later writes to the tensor do not change it."""
+        """The value as an mx.array (float8 as its bytes). Later writes to the tensor do not change
+        it.
+        """
         return self._read()
 
     @property
@@ -107,7 +113,9 @@ class Tensor:
         return array
 
     def _write(self, new: mx.array) -> None:
-        """Store `new` (this tensor's shape; cast to its storage dtype) in the cell, through the view chain."""
+        """Store `new` (this tensor's shape; cast to its storage dtype) in the cell, through the
+        view chain.
+        """
         storage = self.dtype.mx
         if new.dtype != storage:
             new = new.astype(storage)
@@ -134,7 +142,9 @@ class Tensor:
     def _view(
         self, step, shape: Sequence[int], strides, offset: int | None = None, dtype=None
     ) -> Tensor:
-        """A view of this tensor: `step` computes its values; shape, strides and offset are what it reports."""
+        """A view of this tensor: `step` computes its values; shape, strides and offset are what it
+        reports.
+        """
         new = object.__new__(Tensor)
         new._cell = self._cell
         new._steps = (*self._steps, step)
@@ -201,15 +211,19 @@ class Tensor:
         return sorted({*object.__dir__(self)})
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
-        """A NumPy array on the same memory: writes on either side are seen by the other. torch.Tensor.numpy."""
+        """A NumPy array on the same memory: writes on either side are seen by the other.
+
+        torch.Tensor.numpy.
+        """
         if self.requires_grad and not force:
             raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
+                "instead."
             )
         if self.device.type != "cpu" and not force:
             raise TypeError(
-                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the "
-                "tensor to host memory first."
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
+                "copy the tensor to host memory first."
             )
         if self.dtype is dtypes.bfloat16 or self.dtype.opaque:
             raise TypeError(f"Got unsupported ScalarType {self.dtype.torch_name}")
@@ -331,7 +345,9 @@ def alias(tensor: Tensor) -> Tensor:
 
 
 def legacy_constructor(cls, args, kwargs) -> Tensor:
-    """torch.Tensor(2, 3), torch.Tensor([..]), torch.Tensor(): uninitialised or copied, default dtype."""
+    """torch.Tensor(2, 3), torch.Tensor([..]), torch.Tensor(): uninitialised or copied, default
+    dtype.
+    """
     where = devices.resolve(kwargs.get("device"))
     dtype = kwargs.get("dtype") or dtypes.get_default_dtype()
     if len(args) == 1 and isinstance(args[0], Tensor):

@@ -1,7 +1,8 @@
-"""View steps. A view is a chain of them: `forward` reads a view from its base, `scatter` writes it back.
+"""View steps. A view is a chain of them: `forward` reads a view from its base, `scatter` writes it
+back.
 
-A step that only rearranges (`Reshape`, `Permute`, `Bits`) ignores `base` in `scatter`, so a write through a
-chain keeps a single reference to the buffer and MLX may update it in place.
+A step that only rearranges (`Reshape`, `Permute`, `Bits`) ignores `base` in `scatter`, so a write
+through a chain keeps a single reference to the buffer and MLX may update it in place.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Expand:
 
 
 class Gather:
-    """Any other view (diagonal, unfold, as_strided), as a function; written by the positions it reads."""
+    """Any other view (diagonal, unfold, as_strided), as a function; written by the positions it
+    reads.
+    """
 
     __slots__ = ("function",)
 
