@@ -144,6 +144,12 @@ def select(kernel: "Kernel") -> Choice:
     for overrides, name in ((inner, kernel.name), (inner, ALL), (outer, kernel.name), (outer, ALL)):
         if name in overrides:
             return _checked(kernel, overrides[name])
+    return _preferred(kernel, mx.default_device().type == mx.gpu)
+
+
+@lru_cache
+def _preferred(kernel: "Kernel", on_gpu: bool) -> Choice:
+    """The first backend without obstacle; `on_gpu` is the device that `obstacle` sees."""
     reasons = []
     for backend in BACKENDS:
         reason = obstacle(kernel, backend)

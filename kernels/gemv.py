@@ -172,14 +172,15 @@ def reference(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> n
 
 def fallback(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
     """MLX's matmul on x as a matrix; it accumulates half types in float32, bias included."""
-    rows, k = prod(x.shape[:-1]), x.shape[-1]
-    flat, wt = x.reshape(rows, k), w.T
-    slow = rows >= COPY_ROWS and x.dtype == mx.float32
+    if x.ndim > 2:
+        out = fallback(x.reshape(prod(x.shape[:-1]), x.shape[-1]), w, bias)
+        return out.reshape(*x.shape[:-1], w.shape[0])
+    wt = w.T
+    slow = x.ndim == 2 and x.shape[0] >= COPY_ROWS and x.dtype == mx.float32
     if slow and mx.default_device().type == mx.cpu:
         # A copy, as mx.contiguous makes, but one that mx.export_function can describe.
         wt = wt.flatten().reshape(wt.shape)
-    out = flat @ wt if bias is None else mx.addmm(bias, flat, wt)
-    return out.reshape(*x.shape[:-1], w.shape[0])
+    return x @ wt if bias is None else mx.addmm(bias, x, wt)
 
 
 def vjp(primals, cotangent: mx.array, output: mx.array) -> tuple[mx.array, ...]:
