@@ -5,6 +5,10 @@ from __future__ import annotations
 import math as _math
 import sys as _sys
 
+from ._backend import require_mlx as _require_mlx
+
+_require_mlx()  # before anything imports mlx: without a backend, say what to install
+
 from . import aten as _aten
 from .aten.convert import (
     channels_last,
@@ -46,7 +50,7 @@ globals().update(_dtype.ALIASES)
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 
 _aten.load()
-from . import linalg, nn, special  # noqa: E402  (modules are built from the filled table)
+from . import linalg, nn, ops, special  # built from the filled table
 
 _op.install(
     {
@@ -55,5 +59,6 @@ _op.install(
         "F": nn.functional,
         "linalg": linalg,
         "special": special,
+        "ops": ops,
     }
 )

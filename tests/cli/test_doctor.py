@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from torchmlx.cli import doctor, machine
+from torchmlx import machine
+from torchmlx.cli import doctor
 from torchmlx.kernels import dispatch, registry
 
 

@@ -8,7 +8,8 @@ import platform
 import shutil
 from pathlib import Path
 
-from . import kernels, machine, terminal
+from .. import machine
+from . import kernels, terminal
 
 PACKAGES = (
     *("mlx", "mlx-metal", "mlx-cpu", "mlx-cuda-13", "numpy", "safetensors", "tokenizers"),

@@ -150,7 +150,7 @@ def read_prompt(text: str) -> str:
     return prompt
 
 
-def as_chat(tokenizer, prompt: str, system: str | None):
+def as_chat(tokenizer, prompt: str, system: str | None) -> str | list[int]:
     """The prompt inside the model's chat template; a model without one continues the prompt."""
     if tokenizer.chat_template is None:
         if system is not None:
@@ -159,7 +159,7 @@ def as_chat(tokenizer, prompt: str, system: str | None):
     messages = [{"role": "user", "content": prompt}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    return tokenizer.encode_chat(messages)
 
 
 def _reading(model: str):

@@ -1,0 +1,136 @@
+"""The generation loop: prompt in, text out, one token at a time."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+import torchmlx as torch
+from torchmlx import Tensor
+
+from ..errors import InputError
+from .sampling import Sampler, Sampling
+from .tokenizer import StopMatcher, Tokenizer
+
+# Prompts are read in pieces of this many tokens, which bounds the memory of one forward pass.
+PREFILL_STEP = 2048
+
+
+@dataclass(frozen=True)
+class Response:
+    """One step of `stream_generate`.
+
+    `text` is what this step adds (empty while a character or a stop string may be incomplete);
+    `finish_reason` is None until the last step, then "stop" or "length". Speeds are tokens per
+    second, `peak_memory` is bytes.
+    """
+
+    text: str
+    token: int
+    finish_reason: str | None
+    prompt_tokens: int
+    prompt_tps: float
+    generation_tokens: int
+    generation_tps: float
+    peak_memory: int
+
+
+def generate(model, tokenizer: Tokenizer, prompt: str | Sequence[int], **options) -> str:
+    """The text that follows `prompt`; options are stream_generate's."""
+    return "".join(r.text for r in stream_generate(model, tokenizer, prompt, **options))
+
+
+def stream_generate(
+    model,
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[int],
+    *,
+    max_tokens: int = 512,
+    stop: Sequence[str] = (),
+    seed: int | None = None,
+    **sampling,
+) -> Iterator[Response]:
+    """Generate from `prompt` (text, or token ids) and yield a Response for every token.
+
+    `sampling` takes temperature, top_k, top_p, min_p and repetition_penalty; what is left out comes
+    from the checkpoint's generation_config.json, and else is greedy. Ends at any end-of-text token
+    of the model, before any of the `stop` strings, after `max_tokens`, or at the model's last
+    position. Raises InputError for an empty prompt or one longer than the model's positions.
+    """
+    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
+    _check_prompt(ids, model, max_tokens)
+    rules = Sampling(**{**model.generation_defaults, **sampling})
+    return _run(model, tokenizer, ids, max_tokens, tuple(stop), seed, rules)
+
+
+def _check_prompt(ids: list[int], model, max_tokens: int) -> None:
+    limit, vocab = model.args.max_position_embeddings, model.args.vocab_size
+    if not ids:
+        raise InputError("the prompt is empty: give it some text")
+    if len(ids) > limit:
+        raise InputError(
+            f"the prompt has {len(ids)} tokens, but the model has {limit} positions: shorten it"
+        )
+    if not all(0 <= i < vocab for i in ids):
+        raise InputError(f"the prompt has token ids outside the model's vocabulary of {vocab}")
+    if max_tokens < 1:
+        raise InputError(f"max_tokens must be at least 1, not {max_tokens}")
+
+
+@torch.inference_mode()
+def _run(
+    model, tokenizer, ids: list[int], max_tokens: int, stop: tuple[str, ...], seed, rules
+) -> Iterator[Response]:
+    room = model.args.max_position_embeddings - len(ids) + 1
+    steps = min(max_tokens, room)
+    device = model.lm_head.weight.device
+    sampler = Sampler(rules, seed, device)
+    started = time.perf_counter()
+    tokens = _tokens(model, torch.tensor([ids], device=device), sampler)
+    text, matcher = tokenizer.stream(), StopMatcher(stop)
+    prompt_seconds, first = 0.0, 0.0
+    for n in range(1, steps + 1):
+        token = next(tokens)
+        now = time.perf_counter()
+        if n == 1:
+            prompt_seconds, first = now - started, now
+        ended = token in model.eos_token_ids
+        piece = matcher.push("" if ended else text.push(token))
+        reason = "stop" if ended or matcher.matched else "length" if n == steps else None
+        if reason:
+            piece += matcher.push(text.finish()) + matcher.finish()
+            reason = "stop" if matcher.matched else reason
+        yield Response(
+            text=piece,
+            token=token,
+            finish_reason=reason,
+            prompt_tokens=len(ids),
+            prompt_tps=len(ids) / max(prompt_seconds, 1e-9),
+            generation_tokens=n,
+            generation_tps=(n - 1) / (now - first) if n > 1 else 0.0,
+            peak_memory=mx.get_peak_memory(),
+        )
+        if reason:
+            return
+
+
+def _tokens(model, ids: Tensor, sampler: Sampler) -> Iterator[int]:
+    """Sampled tokens, without end. The next step is already running while one is handed out."""
+    cache = model.make_cache()
+    sampler.observe(ids, model.args.vocab_size)
+    while ids.shape[1] > PREFILL_STEP:
+        model(ids[:, :PREFILL_STEP], cache, logits_to_keep=1)
+        mx.eval([state for layer in cache for state in layer.arrays()])
+        ids = ids[:, PREFILL_STEP:]
+    token = _step(model, ids, cache, sampler)
+    while True:
+        following = _step(model, token, cache, sampler)
+        yield token.item()
+        token = following
+
+
+def _step(model, ids: Tensor, cache, sampler: Sampler) -> Tensor:
+    token = sampler(model(ids, cache, logits_to_keep=1)[:, -1])
+    mx.async_eval(token.mx)
+    return token

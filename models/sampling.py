@@ -1,0 +1,106 @@
+"""From logits to the next token, in transformers' order: penalty, temperature, top-k, -p, min-p."""
+
+import math
+from dataclasses import dataclass
+
+import torchmlx as torch
+from torchmlx import Tensor
+
+from ..errors import InputError
+
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to choose a token. The defaults are greedy.
+
+    temperature 0 takes the most likely token; top_k 0, top_p 1, min_p 0 and repetition_penalty 1
+    leave everything in. Raises InputError for values without a meaning.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, self.temperature >= 0, "at least 0 (0 is greedy)")
+        _check("top_k", self.top_k, self.top_k >= 0, "at least 0 (0 keeps all)")
+        _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
+        _check("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 to 1")
+        penalty = self.repetition_penalty
+        _check("repetition_penalty", penalty, penalty > 0, "above 0 (1 is none)")
+
+
+def _check(name: str, value: float, holds: bool, wanted: str) -> None:
+    if not holds or not math.isfinite(value):
+        raise InputError(f"{name} must be {wanted}, not {value}")
+
+
+class Sampler:
+    """Draws tokens from logits [B, vocab]; holds which tokens were seen and the random numbers.
+
+    Nothing here waits for the device: tokens come and go as tensors. With a seed on the CPU the
+    numbers are torch's, so that transformers draws the same tokens from the same logits.
+    """
+
+    def __init__(self, sampling: Sampling, seed: int | None, device) -> None:
+        self.sampling = sampling
+        self.generator = torch.Generator(device)
+        if seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(seed)
+        self._seen: Tensor | None = None
+
+    def observe(self, tokens: Tensor, vocab: int) -> None:
+        """Count tokens [B, n] as seen, for the repetition penalty."""
+        if self.sampling.repetition_penalty == 1:
+            return
+        if self._seen is None:
+            self._seen = torch.zeros((tokens.shape[0], vocab), device=tokens.device)
+        self._seen.scatter_(1, tokens, 1.0)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The next token of each row, int64 [B, 1], from logits [B, vocab]."""
+        logits = logits.float()
+        if self._seen is not None:
+            logits = penalise(logits, self._seen, self.sampling.repetition_penalty)
+        if self.sampling.temperature == 0:
+            token = logits.argmax(-1, keepdim=True)
+        else:
+            probabilities = filtered(logits, self.sampling).softmax(-1)
+            token = torch.multinomial(probabilities, 1, generator=self.generator)
+        self.observe(token, logits.shape[-1])
+        return token
+
+
+def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Seen tokens made less likely by `penalty` (arXiv:1909.05858, section 4.1)."""
+    weakened = torch.where(logits < 0, logits * penalty, logits / penalty)
+    return torch.where(seen > 0, weakened, logits)
+
+
+def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits over temperature, with every token that a filter drops at -inf."""
+    logits = logits / sampling.temperature
+    if 0 < sampling.top_k < logits.shape[-1]:
+        smallest = torch.topk(logits, sampling.top_k).values[..., -1:]
+        logits = logits.masked_fill(logits < smallest, -INFINITY)
+    if sampling.top_p < 1:
+        logits = _top_p(logits, sampling.top_p)
+    if sampling.min_p > 0:
+        probabilities = logits.softmax(-1)
+        floor = sampling.min_p * probabilities.amax(-1, keepdim=True)
+        logits = logits.masked_fill(probabilities < floor, -INFINITY)
+    return logits
+
+
+def _top_p(logits: Tensor, top_p: float) -> Tensor:
+    """Only the likeliest tokens whose mass reaches top_p; always at least one."""
+    ascending, order = torch.sort(logits, descending=False)
+    drop = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
+    drop[..., -1:] = False
+    return logits.masked_fill(drop.scatter(1, order, drop), -INFINITY)

@@ -1,0 +1,150 @@
+"""Logits of the dense families against transformers, on tiny random checkpoints it wrote."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torchmlx as tm
+from torchmlx.models.loading import load_model
+from torchmlx.models.config import read_config
+
+torch = pytest.importorskip("torch", reason="torch is the oracle")
+transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
+
+COMMON = dict(
+    vocab_size=320,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+LLAMA3 = dict(
+    rope_type="llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
+
+# name: (model_type, config fields, options)
+CASES = {
+    "llama": ("llama", {}, {}),
+    "llama-tied": ("llama", dict(tie_word_embeddings=True), {}),
+    "llama-multi-head": ("llama", dict(num_key_value_heads=4), {}),
+    "llama-biases": ("llama", dict(attention_bias=True, mlp_bias=True), {}),
+    "llama-sharded": ("llama", {}, dict(shard="40KB")),
+    "llama-llama3-rope": ("llama", dict(rope_scaling=LLAMA3, rope_theta=500000.0), {}),
+    "llama-llama3-rope-old": (
+        "llama",
+        dict(rope_scaling=LLAMA3, rope_theta=500000.0),
+        dict(old=True),
+    ),
+    "llama-linear-rope": ("llama", dict(rope_scaling=dict(rope_type="linear", factor=4.0)), {}),
+    "qwen2": ("qwen2", dict(rope_theta=1e6), {}),
+    "qwen2-tied-old": ("qwen2", dict(tie_word_embeddings=True, rope_theta=1e6), dict(old=True)),
+    "qwen3": ("qwen3", dict(head_dim=32), {}),
+    "qwen3-tied-sharded": (
+        "qwen3",
+        dict(head_dim=32, tie_word_embeddings=True),
+        dict(shard="40KB"),
+    ),
+    "qwen3-old": ("qwen3", dict(head_dim=24, rope_theta=1e6), dict(old=True)),
+}
+
+
+def randomise(model) -> None:
+    """Norms and biases too: their defaults (ones, zeros) would hide a missing or misplaced one."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            p.copy_(1 + 0.3 * noise if p.ndim == 1 else 0.12 * noise)
+
+
+def write_old_config(folder: Path, fields: dict) -> None:
+    """config.json as transformers 4 wrote it: torch_dtype, rope_theta and rope_scaling on top."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config.pop("rope_parameters", None)
+    config["torch_dtype"] = config.pop("dtype")
+    config["rope_theta"] = fields.get("rope_theta", 10000.0)
+    config["rope_scaling"] = fields.get("rope_scaling")
+    path.write_text(json.dumps(config))
+
+
+@pytest.fixture(scope="module", params=CASES)
+def pair(request, tmp_path_factory):
+    """(transformers model, our model) of the same checkpoint, in float32."""
+    kind, fields, options = CASES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    config = transformers.AutoConfig.for_model(kind, **{**COMMON, **fields})
+    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    theirs = theirs.float().eval()
+    randomise(theirs)
+    theirs.save_pretrained(folder, max_shard_size=options.get("shard", "1GB"))
+    if options.get("shard"):
+        assert (folder / "model.safetensors.index.json").exists()
+    if options.get("old"):
+        write_old_config(folder, fields)
+    return theirs, load_model(folder, read_config(folder))
+
+
+IDS = np.random.default_rng(1).integers(3, 320, (2, 70))
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() <= 3e-5 * np.abs(theirs).max()
+
+
+def reference(model, ids, **kwargs) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.tensor(ids), **kwargs).logits.numpy()
+
+
+def test_prefill(pair):
+    theirs, ours = pair
+    assert_close(ours(tm.tensor(IDS)).numpy(), reference(theirs, IDS))
+
+
+def test_token_by_token(pair):
+    """A prompt of 5, a chunk of 30, then one token at a time give the logits of one pass."""
+    theirs, ours = pair
+    expected = reference(theirs, IDS)
+    cache = ours.make_cache()
+    pieces = [(0, 5), (5, 35)] + [(i, i + 1) for i in range(35, 70)]
+    logits = [ours(tm.tensor(IDS[:, a:b]), cache).numpy() for a, b in pieces]
+    assert_close(np.concatenate(logits, axis=1), expected)
+    assert cache[0].length == 70
+
+
+def test_left_padding(pair):
+    """Rows of different length, padded on the left: as the same rows alone, prefill and decode."""
+    theirs, ours = pair
+    lengths = (23, 70)
+    mask = np.array([[0] * (70 - n) + [1] * n for n in lengths])
+    ids = np.where(mask, IDS, 0)
+    cache = ours.make_cache()
+    first = ours(tm.tensor(ids[:, :60]), cache, tm.tensor(mask[:, :60])).numpy()
+    rest = [
+        ours(tm.tensor(ids[:, i : i + 1]), cache, tm.tensor(mask[:, : i + 1])).numpy()
+        for i in range(60, 70)
+    ]
+    logits = np.concatenate([first, *rest], axis=1)
+    for row, n in enumerate(lengths):
+        alone = reference(theirs, ids[row : row + 1, 70 - n :])
+        assert_close(logits[row : row + 1, 70 - n :], alone)
+
+
+def test_last_logits_only(pair):
+    _, ours = pair
+    whole = ours(tm.tensor(IDS)).numpy()
+    np.testing.assert_allclose(
+        ours(tm.tensor(IDS), logits_to_keep=1).numpy(), whole[:, -1:], rtol=1e-5, atol=1e-5
+    )
