@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -53,7 +54,7 @@ class Call:
     why: str
 
 
-_overrides: ContextVar[Mapping[str, Choice]] = ContextVar("overrides", default={})  # noqa: B039
+_overrides: ContextVar[Mapping[str, Choice]] = ContextVar("overrides", default=MappingProxyType({}))
 _trace: ContextVar[list[Call] | None] = ContextVar("trace", default=None)
 
 
@@ -90,6 +91,7 @@ def environment() -> Mapping[str, Choice]:
 def use(backend: str | None = None, **kernels: str) -> Iterator[None]:
     """Override backends in this thread: `use("fallback")`, `use(softmax="metal:split")`.
 
+    A backend for all lifts the overrides for single kernels around it.
     Raises OverrideError on entry for an unknown name, at the call for an impossible choice.
     `mx.compile` keeps the choice it was traced with.
     """
