@@ -427,8 +427,8 @@ CASES = [
     _case((3, 2500), "every other element of a buffer", layout="strided"),
 ]
 
-# Beyond rounding. float32: the maximum is exact, exp errs by 2 ulp; the fallback reaches 1e-13 at
-# 152k columns, 5e-13 at 49k peaked ones (mlx 0.32.4 on Linux x86, 2026-12-02). Half types compute
+# Beyond rounding. float32: the maximum is exact, exp errs by 2 ulp; the fallback reaches 2e-14 at
+# 152k columns, 2e-13 at 49k peaked ones (mlx 0.32.4 on Linux x86, 2026-12-02). Half types compute
 # in float32, then round once.
 NMSE = {"float32": 1e-12, "float16": 1e-9, "bfloat16": 1e-8}
 
