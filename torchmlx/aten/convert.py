@@ -86,7 +86,7 @@ def converted(x: Tensor, target: dtype, where: device) -> Tensor:
             "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() "
             "instead of torch.nn.Module.to() when moving module from meta to a different device."
         )
-    strides = x._strides if layout.is_dense(x.shape, x._strides) else None
+    strides = layout.preserved(x.shape, x._strides)
     if x.device is not where and x.device.type != "meta" and devices.STREAMS:
         x._host()  # the other stream must see finished values
     if devices.STREAMS:
@@ -173,8 +173,9 @@ def cuda(self, device=None, non_blocking=False, memory_format=None):
 @composite()
 def clone(input, *, memory_format=preserve_format):
     """A copy with storage of its own. torch.clone."""
-    keep = memory_format in (preserve_format, None) and layout.is_dense(input.shape, input._strides)
-    result = from_array(input._read(), input.device, input.dtype, input._strides if keep else None)
+    keep = memory_format in (preserve_format, None)
+    strides = layout.preserved(input.shape, input._strides) if keep else None
+    result = from_array(input._read(), input.device, input.dtype, strides)
     if memory_format in (channels_last, channels_last_3d):
         result._cell.strides = result._strides = layout.channels_last(result.shape)
     return result
@@ -227,8 +228,9 @@ def fill_(self, value):
                 f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} "
                 "dimensions."
             )
-        return self.copy_(value)
-    self._write(mx.full(tuple(self.shape), mx.array(value, self.dtype.mx)))
+        self._fill(cast_array(value._read(), value.dtype, self.dtype))
+        return self
+    self._fill(mx.array(value, self.dtype.mx))
     return self
 
 
@@ -236,7 +238,7 @@ def fill_(self, value):
 def zero_(self):
     """Every element set to zero. Tensor.zero_."""
     check_leaf_write(self)
-    self._write(mx.zeros(tuple(self.shape), self.dtype.mx))
+    self._fill(mx.array(0, self.dtype.mx))
     return self
 
 
@@ -347,6 +349,28 @@ def is_same_size(input, other):
     return input.shape == other.shape
 
 
+def _matrix_transpose(x: Tensor, name: str) -> Tensor:
+    if x.ndim == 0 and name == "mT":
+        return x.view(())
+    if x.ndim < 2:
+        raise RuntimeError(
+            f"tensor.{name} is only supported on matrices or batches of matrices. "
+            f"Got {x.ndim}-D tensor."
+        )
+    return x.transpose(-2, -1)
+
+
+def _adjoint(x: Tensor, name: str) -> Tensor:
+    if name == "H" and x.ndim not in (0, 2):
+        raise RuntimeError(
+            f"tensor.H is only supported on matrices (2-D tensors). Got {x.ndim}-D tensor."
+        )
+    if x.ndim == 0 and name == "H":
+        return x
+    transposed = _matrix_transpose(x, name)
+    return transposed.conj() if x.dtype.is_complex else transposed
+
+
 def _property(name: str, getter):
     setattr(Tensor, name, property(getter, doc=f"Tensor.{name}."))
 
@@ -359,10 +383,10 @@ _property("is_cpu", lambda x: x.device.type == "cpu")
 _property("is_meta", lambda x: x.device.type == "meta")
 _property("is_sparse", lambda x: False)
 _property("is_quantized", lambda x: False)
-_property("T", lambda x: x.permute(*range(x.ndim - 1, -1, -1)))
-_property("mT", lambda x: x.transpose(-2, -1))
-_property("H", lambda x: x.transpose(-2, -1))
-_property("mH", lambda x: x.transpose(-2, -1))
+_property("T", lambda x: x.permute(tuple(range(x.ndim - 1, -1, -1))))
+_property("mT", lambda x: _matrix_transpose(x, "mT"))
+_property("H", lambda x: _adjoint(x, "H"))
+_property("mH", lambda x: _adjoint(x, "mH"))
 
 
 class UntypedStorage:

@@ -268,8 +268,9 @@ def _constant(name: str, value):
 def _like(x: Tensor, value, dtype, device, requires_grad=False) -> Tensor:
     where = x.device if device is None else device
     result = _full(tuple(x.shape), value, dtype or x.dtype, where, requires_grad)
-    if x._strides is not None and layout.is_dense(x.shape, x._strides):
-        result._strides = result._cell.strides = x._strides
+    strides = layout.preserved(x.shape, x._strides)
+    if strides is not None:
+        result._strides = result._cell.strides = strides
     return result
 
 

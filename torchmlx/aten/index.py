@@ -7,6 +7,8 @@ torch's IndexError (MLX would answer 0); on a GPU, as in torch, it is not checke
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import mlx.core as mx
 import numpy as np
 
@@ -31,6 +33,139 @@ def check_bounds(index: mx.array, size: int, where: devices.device, message) -> 
 
 # ---- basic indexing: views
 
+_PLAIN = {int, slice, type(None), type(Ellipsis)}
+
+
+def _plain_view(x: Tensor, items) -> Tensor:
+    """The view that ints, slices, Nones and at most one Ellipsis make."""
+    shape, strides, offset = x.shape, x._strides_or_contiguous, x._offset
+    picks, kept, kept_strides = [], [], []
+    whole, inserted, d = True, [], 0
+    missing = len(shape) - len(items) + items.count(None) + items.count(Ellipsis)
+    if missing < 0:
+        raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+    if items.count(Ellipsis) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    for item in items:
+        if type(item) is int:
+            n = shape[d]
+            if not -n <= item < n:
+                raise _out_of_range(x, item, d, len(kept))
+            i = item + n if item < 0 else item
+            offset += i * strides[d]
+            picks.append(i)
+            whole = False
+            d += 1
+        elif type(item) is slice:
+            n = shape[d]
+            start, stop, step = _bounds(item, n)
+            whole = whole and stop - start == n and step == 1
+            picks.append(slice(start, stop, step))
+            kept.append(-(-(stop - start) // step))
+            kept_strides.append(strides[d] * step)
+            offset += start * strides[d]
+            d += 1
+        elif item is None:
+            inserted.append(len(kept))
+            kept.append(1)
+            kept_strides.append(shape[d] * strides[d] if d < len(shape) else 1)
+        else:
+            picks.extend([slice(None)] * missing)
+            kept.extend(shape[d : d + missing])
+            kept_strides.extend(strides[d : d + missing])
+            d += missing
+    kept.extend(shape[d:])
+    kept_strides.extend(strides[d:])
+    return _indexed(x, picks, whole, inserted, tuple(kept), tuple(kept_strides), offset)
+
+
+def _indexed(x: Tensor, picks, whole, inserted, kept, strides, offset) -> Tensor:
+    """The view: an Index step, a Reshape for inserted dimensions, or both."""
+    if whole:
+        return x._view(views.Reshape(tuple(x.shape), kept), kept, strides, offset)
+    step = views.Index(tuple(picks))
+    if not inserted:
+        return x._view(step, kept, strides, offset)
+    middle = tuple(n for i, n in enumerate(kept) if i not in inserted)
+    view = x._view(step, middle, None, offset)
+    return view._view(views.Reshape(middle, kept), kept, strides, offset)
+
+
+def _out_of_range(x: Tensor, index: int, dim: int, result_dim: int) -> IndexError:
+    if x.ndim == 0:
+        return IndexError(
+            "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` "
+            "in C++ to convert a 0-dim tensor to a number"
+        )
+    return IndexError(
+        f"index {index} is out of bounds for dimension {result_dim} with size {x.shape[dim]}"
+    )
+
+
+def _bounds(item: slice, size: int) -> tuple[int, int, int]:
+    start, stop, step = item.start, item.stop, item.step
+    if step is not None and _as_int(step) <= 0:
+        raise ValueError("step must be greater than zero")
+    if not (type(start) is int or start is None) or not (type(stop) is int or stop is None):
+        item = slice(_maybe_int(start), _maybe_int(stop), step)
+    start, stop, step = item.indices(size)
+    return start, max(start, stop), step
+
+
+def _maybe_int(value) -> int | None:
+    return None if value is None else _as_int(value)
+
+
+def _as_int(value) -> int:
+    if isinstance(value, float):
+        raise TypeError("slice indices must be integers or None or have an __index__ method")
+    return value.__index__()
+
+
+def basic(x: Tensor, items) -> tuple[Tensor, list]:
+    """Apply the ints, slices and Nones of an index.
+
+    Returns the view and, per remaining dimension, its index tensor or None.
+    """
+    items = [_as_item(i, x.device) for i in items]
+    plain, rest = [], []
+    for item in _expand_ellipsis(x, items):
+        if isinstance(item, Tensor):
+            plain.extend([slice(None)] * _dims_used(item))
+            rest.append(item)
+        elif isinstance(item, bool):
+            plain.append(None)
+            rest.append(from_array(mx.array([item]), x.device))
+        else:
+            plain.append(item)
+            if type(item) is not int:
+                rest.append(None)
+    return _plain_view(x, plain), rest
+
+
+def _as_item(item, where):
+    """An index's item as an int, bool, slice, None, Ellipsis or Tensor with dimensions."""
+    kind = type(item)
+    if kind in _PLAIN or kind is bool:
+        return item
+    if isinstance(item, Tensor):
+        if item.ndim or item.dtype.category != dtypes.INTEGER:
+            if item.ndim == 0 and item.dtype is dtypes.bool_:
+                return bool(item)
+            return item
+        return int(item) if item.dtype is not dtypes.uint8 else bool(item)
+    if isinstance(item, (np.bool_, np.integer)) or (kind is np.ndarray and item.ndim == 0):
+        return item.item()
+    if isinstance(item, (list, range, tuple, np.ndarray)):
+        array = np.asarray([int(i) if isinstance(i, Tensor) else i for i in item])
+        return from_array(mx.array(array if array.size else array.astype(np.int64)), where)
+    if hasattr(item, "__index__"):
+        return item.__index__()
+    raise IndexError(
+        "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid "
+        f"indices (got {kind.__name__})"
+    )
+
 
 def _expand_ellipsis(x: Tensor, items: list) -> list:
     """The index with Ellipsis replaced and padded with full slices; a mask counts all its dims."""
@@ -54,125 +189,6 @@ def _dims_used(item) -> int:
     return 1
 
 
-def _is_int(item) -> bool:
-    if isinstance(item, (int, np.integer)):
-        return not isinstance(item, bool)
-    return isinstance(item, Tensor) and item.ndim == 0 and _is_integral(item)
-
-
-def _is_integral(x: Tensor) -> bool:
-    return x.dtype.category == dtypes.INTEGER
-
-
-def _normalise(x: Tensor, index) -> list:
-    items = list(index) if isinstance(index, tuple) else [index]
-    items = [_as_item(i, x.device) for i in items]
-    return _expand_ellipsis(x, items)
-
-
-def _as_item(item, where):
-    """Lists, ranges and arrays become index tensors; everything else is left alone."""
-    if isinstance(item, (list, range, np.ndarray, tuple)):
-        array = np.asarray(item)
-        if array.size == 0:
-            array = array.astype(np.int64)
-        return from_array(mx.array(array), where)
-    return item
-
-
-def basic(x: Tensor, items: list) -> tuple[Tensor, list]:
-    """Apply the ints, slices and Nones of a full index.
-
-    Returns the view and, per remaining dimension, its index tensor or None.
-    """
-    shape, strides = x.shape, x._strides_or_contiguous
-    picks, kept, new_strides, offset, rest = [], [], [], x._offset, []
-    changed, d = False, 0
-    for item in items:
-        if item is None or isinstance(item, bool):
-            kept.append(1)
-            new_strides.append(0)
-            rest.append(None if item is None else _bool_item(item, x.device))
-            changed = True
-        elif isinstance(item, slice):
-            start, stop, step = _bounds(item, shape[d])
-            picks.append(slice(start, stop, step))
-            kept.append(max(0, -(-(stop - start) // step)))
-            new_strides.append(strides[d] * step)
-            offset += start * strides[d]
-            rest.append(None)
-            d += 1
-        elif _is_int(item):
-            i = _int_in_range(item, shape[d], d)
-            picks.append(i)
-            offset += i * strides[d]
-            d += 1
-        else:
-            for k in range(_dims_used(item)):
-                picks.append(slice(0, shape[d + k], 1))
-                kept.append(shape[d + k])
-                new_strides.append(strides[d + k])
-            rest.append(item)
-            d += _dims_used(item)
-    return _basic_view(x, picks, kept, new_strides, offset, changed), rest
-
-
-def _basic_view(x: Tensor, picks, kept, new_strides, offset, has_new_dims: bool) -> Tensor:
-    picks = tuple(picks)
-    whole = all(
-        type(p) is slice and p.start == 0 and p.stop == n and p.step == 1
-        for p, n in zip(picks, x.shape, strict=True)
-    )
-    kept, new_strides = tuple(kept), _fill_new(kept, new_strides)
-    strides = None if layout.contiguous(kept) == new_strides else new_strides
-    if not has_new_dims:
-        step = views.Reshape(kept, kept) if whole else views.Index(picks)
-        return x._view(step, kept, strides, offset)
-    if whole:
-        return x._view(views.Reshape(tuple(x.shape), kept), kept, strides, offset)
-    sliced_shape = tuple(
-        max(0, -(-(p.stop - p.start) // p.step)) for p in picks if type(p) is slice
-    )
-    middle = x._view(views.Index(picks), sliced_shape, None, offset)
-    return middle._view(views.Reshape(sliced_shape, kept), kept, strides, offset)
-
-
-def _fill_new(shape, strides) -> tuple[int, ...]:
-    """Strides of inserted dimensions, as unsqueeze gives them."""
-    strides = list(strides)
-    for d in range(len(shape) - 1, -1, -1):
-        if strides[d] == 0 and shape[d] == 1:
-            strides[d] = shape[d + 1] * strides[d + 1] if d + 1 < len(shape) else 1
-    return tuple(strides)
-
-
-def _bounds(item: slice, size: int) -> tuple[int, int, int]:
-    step = 1 if item.step is None else _as_int(item.step)
-    if step <= 0:
-        raise ValueError("step must be greater than zero")
-    start = None if item.start is None else _as_int(item.start)
-    stop = None if item.stop is None else _as_int(item.stop)
-    start, stop, step = slice(start, stop, step).indices(size)
-    return start, max(start, stop), step
-
-
-def _as_int(value) -> int:
-    if isinstance(value, float):
-        raise TypeError("slice indices must be integers or None or have an __index__ method")
-    return value.__index__()
-
-
-def _int_in_range(item, size: int, dim: int) -> int:
-    i = int(item)
-    if not -size <= i < size:
-        raise IndexError(f"index {i} is out of bounds for dimension {dim} with size {size}")
-    return i + size if i < 0 else i
-
-
-def _bool_item(value: bool, where) -> Tensor:
-    return from_array(mx.array([value]), where)
-
-
 # ---- advanced indexing: gathers
 
 
@@ -194,7 +210,7 @@ def _expand_masks(x: Tensor, rest: list) -> list:
                 result.extend(from_array(c, x.device) for c in columns)
                 d += item.ndim
         else:
-            if not _is_integral(item):
+            if item.dtype.category != dtypes.INTEGER:
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
             result.append(item)
             d += 1
@@ -216,6 +232,36 @@ def nonzero_arrays(mask: Tensor) -> list[mx.array]:
     return [mx.array(c.astype(np.int64)) for c in np.nonzero(np.atleast_1d(array))]
 
 
+def _index_shape(shapes) -> tuple[int, ...]:
+    try:
+        return layout.broadcast_shapes(*shapes)
+    except RuntimeError:
+        listed = ", ".join(str(list(s)) for s in shapes)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {listed}"
+        ) from None
+
+
+_REDUCE = {
+    "add": "add", "sum": "add", "multiply": "multiply", "prod": "multiply",
+    "amax": "maximum", "amin": "minimum",
+}  # fmt: skip
+
+
+def _assigned(array: mx.array, places: tuple, values: mx.array, reduce: str | None = None):
+    """`array` with `values` written (or reduced into it) at `places`.
+
+    Nothing to write is handled here: MLX divides by zero then.
+    """
+    if array.size == 0 or values.size == 0:
+        return array
+    if reduce is not None:
+        return getattr(array.at[places], _REDUCE[reduce])(values)
+    result = array[...]
+    result[places] = values
+    return result
+
+
 class _Plan:
     """How to gather: indexed dimensions brought to the front, and where their result belongs."""
 
@@ -223,7 +269,7 @@ class _Plan:
         indices = _expand_masks(x, rest)
         self.dims = [d for d, i in enumerate(indices) if i is not None]
         self.others = [d for d in range(x.ndim) if d not in self.dims]
-        shape = layout.broadcast_shapes(*(indices[d].shape for d in self.dims))
+        shape = _index_shape([indices[d].shape for d in self.dims])
         self.arrays = [self._checked(x, d, indices[d]) for d in self.dims]
         self.arrays = [mx.broadcast_to(a, shape) for a in self.arrays]
         self.order = (*self.dims, *self.others)
@@ -264,39 +310,45 @@ class _Plan:
                 f"to indexing result of shape {list(in_result)}"
             ) from None
         moved = mx.transpose(array, self.order)
-        if accumulate:
-            moved = moved.at[tuple(self.arrays)].add(values)
-        else:
-            moved[tuple(self.arrays)] = values
+        moved = _assigned(moved, tuple(self.arrays), values, "add" if accumulate else None)
         return mx.transpose(moved, sorted(range(len(self.order)), key=self.order.__getitem__))
 
 
 def getitem(x: Tensor, index) -> Tensor:
     """x[index]: a view for ints, slices, None and Ellipsis; a new tensor otherwise."""
-    target, rest = basic(x, _normalise(x, index))
+    items = index if type(index) is tuple else (index,)
+    for item in items:
+        if type(item) not in _PLAIN:
+            break
+    else:
+        return _plain_view(x, items)
+    target, rest = basic(x, items)
     if all(i is None for i in rest):
         return target
-    plan = _Plan(target, rest)
-    if devices.STREAMS:
-        with devices.stream_of(x.device):
-            return from_array(plan.gather(target._read()), x.device, x.dtype)
-    return from_array(plan.gather(target._read()), x.device, x.dtype)
+    with devices.stream_of(x.device) if devices.STREAMS else nullcontext():
+        return from_array(_Plan(target, rest).gather(target._read()), x.device, x.dtype)
 
 
 def setitem(x: Tensor, index, value) -> None:
     """x[index] = value, in place, through views."""
     check_leaf_write(x)
-    target, rest = basic(x, _normalise(x, index))
-    values = _values(value, x)
+    target, rest = basic(x, index if type(index) is tuple else (index,))
     if all(i is None for i in rest):
-        target._write(_broadcast_value(values, target))
-        return
-    mask = _whole_mask(target, rest)
-    if mask is not None and values.size == 1:
-        target._write(mx.where(mask, mx.reshape(values, ()), target._read()))
+        target._write(_broadcast_value(_values(value, x), target))
         return
     plan = _Plan(target, rest)
-    target._write(plan.put(target._read(), values))
+    mask = _whole_mask(target, rest)
+    number = not isinstance(value, Tensor) or value.numel() == 1
+    if mask is not None and number:
+        values = mx.reshape(_values(value, x), ())
+        target._write(mx.where(mask, values, target._read()))
+        return
+    if isinstance(value, Tensor) and value.dtype is not x.dtype:
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{x.dtype.torch_name} for the destination and {value.dtype.torch_name} for the source."
+        )
+    target._write(plan.put(target._read(), _values(value, x)))
 
 
 def _values(value, x: Tensor) -> mx.array:
@@ -466,16 +518,7 @@ def _scatter(input: Tensor, dim: int, index: Tensor, source, reduce: str | None)
         for a, n in enumerate(index.shape)
     ]
     places = tuple(mx.broadcast_to(p, index.shape) for p in places)
-    if reduce is None:
-        result = array[...]
-        result[places] = values
-    else:
-        at = array.at[places]
-        result = {
-            "add": at.add, "sum": at.add, "multiply": at.multiply, "prod": at.multiply,
-            "amax": at.maximum, "amin": at.minimum,
-        }[reduce](values)  # fmt: skip
-    return from_array(result, input.device, input.dtype)
+    return from_array(_assigned(array, places, values, reduce), input.device, input.dtype)
 
 
 def _flat1(source):
@@ -497,34 +540,61 @@ def scatter_add(input, dim, index, src):
     return _scatter(input, dim, index, src, "add")
 
 
+def _along(input: Tensor, dim: int, index: Tensor, name: str):
+    """(input with at least one dimension, its array, the places along `dim`) of the index_ family."""
+    if index.ndim > 1:
+        raise IndexError(f"{name}(): Index is supposed to be a vector, but got {index.ndim} dims")
+    d = wrap_dim(dim, input.ndim)
+    array = input._read() if input.ndim else mx.reshape(input._read(), (1,))
+    where = _checked_index(index, array.shape[d], name).reshape(-1)
+    return array, (slice(None),) * d + (where,)
+
+
+def _slices(source: Tensor, array: mx.array, places: tuple, name: str) -> mx.array:
+    """The values that `source` brings to `places`: its shape must be array's but for the index."""
+    values = source._read().astype(array.dtype)
+    if values.ndim == 0:
+        values = mx.reshape(values, (1,))
+    d, n = len(places) - 1, places[-1].size
+    if values.ndim != array.ndim or values.shape[d] != n:
+        error = IndexError if values.ndim == array.ndim and name == "index_copy" else RuntimeError
+        raise error(
+            f"{name}_(): Number of indices ({n}) should be equal to source.size(dim): "
+            f"({values.shape[d] if d < values.ndim else 1}), for dim: {d}"
+        )
+    expected = (*array.shape[:d], n, *array.shape[d + 1 :])
+    if values.shape != expected:
+        raise RuntimeError(
+            f"{name}_(): source has shape {list(values.shape)}, but {list(expected)} is needed"
+        )
+    return values
+
+
+def _like_input(array: mx.array, input: Tensor) -> Tensor:
+    return from_array(mx.reshape(array, input.shape), input.device, input.dtype)
+
+
 @composite(inplace=True)
 def index_add(input, dim, index, source, *, alpha=1):
     """`input` with the slices of `source` added at `index`. torch.index_add."""
-    d = wrap_dim(dim, input.ndim)
-    where = _checked_index(index, input.shape[d], "index_add").reshape(-1)
-    values = (source if alpha == 1 else source * alpha)._read().astype(input.dtype.mx)
-    places = (slice(None),) * d + (where,)
-    return from_array(input._read().at[places].add(values), input.device, input.dtype)
+    array, places = _along(input, dim, index, "index_add")
+    values = _slices(source if alpha == 1 else source * alpha, array, places, "index_add")
+    return _like_input(_assigned(array, places, values, "add"), input)
 
 
 @composite(inplace=True)
 def index_copy(input, dim, index, source):
     """`input` with the slices of `source` written at `index`. torch.index_copy."""
-    d = wrap_dim(dim, input.ndim)
-    where = _checked_index(index, input.shape[d], "index_copy").reshape(-1)
-    result = input._read()[...]
-    result[(slice(None),) * d + (where,)] = source._read().astype(input.dtype.mx)
-    return from_array(result, input.device, input.dtype)
+    array, places = _along(input, dim, index, "index_copy")
+    values = _slices(source, array, places, "index_copy")
+    return _like_input(_assigned(array, places, values), input)
 
 
 @composite(inplace=True)
 def index_fill(input, dim, index, value):
     """`input` with a number written at `index`. torch.index_fill."""
-    d = wrap_dim(dim, input.ndim)
-    where = _checked_index(index, input.shape[d], "index_fill").reshape(-1)
-    result = input._read()[...]
-    result[(slice(None),) * d + (where,)] = mx.array(_number(value), input.dtype.mx)
-    return from_array(result, input.device, input.dtype)
+    array, places = _along(input, dim, index, "index_fill")
+    return _like_input(_assigned(array, places, mx.array(_number(value), input.dtype.mx)), input)
 
 
 def _number(value):
@@ -534,6 +604,6 @@ def _number(value):
 @composite(inplace=True)
 def index_put(input, indices, values, accumulate=False):
     """`input` with `values` written (or added) at a tuple of index tensors. torch.index_put."""
-    target, rest = basic(input, _normalise(input, tuple(indices)))
+    target, rest = basic(input, tuple(indices))
     result = _Plan(target, rest).put(target._read(), _values(values, input), accumulate)
     return from_array(result, input.device, input.dtype)

@@ -256,7 +256,13 @@ def positive(input):
     return input
 
 
+def _not_complex(input, name: str) -> None:
+    if input.dtype == mx.complex64:
+        raise NotImplementedError(f"{name} is not supported for complex types")
+
+
 def _clamp_bounds(input, min, max):
+    _not_complex(input, "clamp")
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if min is not None:

@@ -15,8 +15,12 @@ from ..core.op import composite, op, view
 from ..core.tensor import Tensor, alias, from_array
 
 
-def sizes(args) -> tuple[int, ...]:
-    """Sizes given as varargs or as one sequence; 0-d integer tensors count as ints."""
+def sizes(args, kwargs=None, name: str = "size") -> tuple[int, ...]:
+    """Sizes given as varargs, as one sequence or as `name=`; 0-d integer tensors count as ints."""
+    if not args:
+        if not kwargs or name not in kwargs:
+            raise TypeError(f'missing 1 required positional arguments: "{name}"')
+        args = (kwargs[name],)
     first: Any = args[0] if len(args) == 1 else 0
     if hasattr(first, "__iter__") and not (isinstance(first, Tensor) and first.ndim == 0):
         args = first
@@ -25,15 +29,11 @@ def sizes(args) -> tuple[int, ...]:
 
 def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     """A view of x as `shape`, or None where torch would have to copy."""
-    old = tuple(x.shape)
-    if x._strides is None:
-        strides = None
-    else:
-        strides = layout.view_strides(old, x._strides, shape)
+    old, strides = tuple(x.shape), x._strides
+    if strides is not None:
+        strides = layout.view_strides(old, strides, shape)
         if strides is None:
             return None
-        if layout.is_contiguous(shape, strides):
-            strides = None
     return x._view(views.Reshape(old, shape), shape, strides)
 
 
@@ -46,7 +46,7 @@ def view_(self, *shape, **kwargs):
     wanted = kwargs.get("dtype", shape[0] if len(shape) == 1 else None)
     if isinstance(wanted, dtype):
         return _view_dtype(self, wanted)
-    shape = infer_size(sizes(shape or (kwargs["size"],)), self.numel())
+    shape = infer_size(sizes(shape, kwargs), self.numel())
     found = reshaped(self, shape)
     if found is None:
         raise RuntimeError(
@@ -74,17 +74,29 @@ def _view_dtype(x: Tensor, target: dtype) -> Tensor:
                 f"self.size(-1) must be divisible by {new // old} to view {x.dtype} as {target} "
                 f"(different element sizes), but got {shape[-1]}"
             )
+        for d, s in enumerate(strides[:-1]):
+            if s * old % new:
+                raise RuntimeError(
+                    f"self.stride({d}) must be divisible by {new // old} to view "
+                    f"{x.dtype.torch_name} as {target.torch_name} (different element sizes), "
+                    f"but got {s}"
+                )
+        if x._offset * old % new:
+            raise RuntimeError(
+                f"self.storage_offset() must be divisible by {new // old} to view "
+                f"{x.dtype.torch_name} as {target.torch_name} (different element sizes), "
+                f"but got {x._offset}"
+            )
         shape[-1] = shape[-1] * old // new
         strides = [s * old // new for s in strides[:-1]] + [1]
     step = views.Bits(x.dtype.mx, target.mx, tuple(x.shape), tuple(shape))
-    kept = None if x._strides is None else tuple(strides)
-    return x._view(step, shape, kept, x._offset * old // new, dtype=target)
+    return x._view(step, shape, tuple(strides), x._offset * old // new, dtype=target)
 
 
 @view()
 def reshape(input, *shape, **kwargs):
     """A view where the strides allow it, a copy otherwise. torch.reshape."""
-    shape = infer_size(sizes(shape or (kwargs["shape"],)), input.numel())
+    shape = infer_size(sizes(shape, kwargs, "shape"), input.numel())
     found = reshaped(input, shape)
     return (
         from_array(mx.reshape(input._read(), shape), input.device, input.dtype)
@@ -122,12 +134,14 @@ def flatten(input, start_dim=0, end_dim=-1):
 @view(at=("Tensor",))
 def ravel(self):
     """The elements as one dimension. torch.ravel."""
-    return self.reshape(-1)
+    return self.contiguous().view(-1)
 
 
 @view()
 def unflatten(input, dim, sizes):
     """Dimension `dim` split into `sizes`. torch.unflatten."""
+    if input.ndim == 0:
+        raise RuntimeError("unflatten: Dimension specified as 0 but tensor has no dimensions")
     d = wrap_dim(dim, input.ndim)
     shape = tuple(input.shape)
     parts = infer_size(tuple(sizes), shape[d])
@@ -138,15 +152,13 @@ def _permuted(x: Tensor, order: tuple[int, ...]) -> Tensor:
     shape, strides = x.shape, x._strides_or_contiguous
     shape = tuple(shape[d] for d in order)
     strides = tuple(strides[d] for d in order)
-    return x._view(
-        views.Permute(order), shape, None if layout.contiguous(shape) == strides else strides
-    )
+    return x._view(views.Permute(order), shape, strides)
 
 
 @view()
 def permute(input, *dims, **kwargs):
     """Dimensions in another order. torch.permute."""
-    dims = sizes(dims or (kwargs["dims"],))
+    dims = sizes(dims, kwargs, "dims")
     if len(dims) != input.ndim:
         raise RuntimeError(
             "permute(sparse_coo): number of dimensions in the tensor input does not match the "
@@ -177,13 +189,15 @@ def t(input):
     """The transpose of a tensor of at most two dimensions. torch.t."""
     if input.ndim > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
-    return input.transpose(0, 1) if input.ndim == 2 else input
+    return input.transpose(0, 1) if input.ndim == 2 else alias_view(input)
 
 
 @view(aliases=("moveaxis",))
 def movedim(input, source, destination):
     """Dimensions moved to new places, the others keep their order. torch.movedim."""
     source, destination = wrap_dims(source, input.ndim), wrap_dims(destination, input.ndim)
+    if input.ndim == 0:
+        return alias_view(input)
     order = [d for d in range(input.ndim) if d not in source]
     for to, d in sorted(zip(destination, source, strict=True)):
         order.insert(to, d)
@@ -212,14 +226,13 @@ def unsqueeze(input, dim):
 
 def _relabel(x: Tensor, shape, strides) -> Tensor:
     shape = tuple(shape)
-    kept = None if x._strides is None else tuple(strides)
-    return x._view(views.Reshape(tuple(x.shape), shape), shape, kept)
+    return x._view(views.Reshape(tuple(x.shape), shape), shape, tuple(strides))
 
 
 @view(at=("Tensor",))
 def expand(self, *size, **kwargs):
     """Dimensions of size 1 repeated without copying; -1 keeps a size. Tensor.expand."""
-    wanted = sizes(size or (kwargs["size"],))
+    wanted = sizes(size, kwargs)
     shape, strides = tuple(self.shape), self._strides_or_contiguous
     lead = len(wanted) - len(shape)
     if lead < 0:
@@ -228,7 +241,7 @@ def expand(self, *size, **kwargs):
             f"provided ({len(wanted)}) must be greater or equal to the number of dimensions in "
             f"the tensor ({len(shape)})"
         )
-    new, new_strides = [], []
+    new = []
     for i, n in enumerate(wanted):
         own = shape[i - lead] if i >= lead else 1
         if n == -1 and i < lead:
@@ -244,9 +257,21 @@ def expand(self, *size, **kwargs):
                 f"{list(shape)}"
             )
         new.append(n)
-        new_strides.append(strides[i - lead] if i >= lead and own == n else 0)
-    kept = None if layout.is_contiguous(new, new_strides) else tuple(new_strides)
+    kept = _expanded_strides(shape, strides, new)
     return self._view(views.Expand(shape, tuple(new)), new, kept)
+
+
+def _expanded_strides(shape, strides, new) -> tuple[int, ...]:
+    """0 where elements are repeated; a new dimension of size 1 strides over the rest."""
+    if not shape:
+        return (0,) * len(new)
+    lead, result = len(new) - len(shape), list(strides)
+    for i in range(len(shape)):
+        if shape[i] != new[i + lead]:
+            result[i] = 0
+    for n, following in zip(new[:lead][::-1], new[1 : lead + 1][::-1], strict=True):
+        result.insert(0, following * result[0] if n == 1 else 0)
+    return tuple(result)
 
 
 @view(at=("Tensor",))
@@ -271,6 +296,8 @@ def broadcast_tensors(*tensors):
 @view()
 def narrow(input, dim, start, length):
     """Elements start .. start + length of a dimension. torch.narrow."""
+    if input.ndim == 0:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     d = wrap_dim(dim, input.ndim)
     start, size = int(start), input.shape[d]
     if length < 0:
@@ -292,8 +319,7 @@ def sliced(x: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
     shape[dim] = max(0, -(-(stop - start) // step))
     strides[dim] *= step
     index = (slice(None),) * dim + (slice(start, stop, step),)
-    kept = None if layout.contiguous(shape) == tuple(strides) else tuple(strides)
-    return x._view(views.Index(index), shape, kept, offset)
+    return x._view(views.Index(index), shape, tuple(strides), offset)
 
 
 @view()
@@ -315,7 +341,7 @@ def unbind(input, dim=0):
     """The slices along a dimension, as a tuple. torch.unbind."""
     d = wrap_dim(dim, input.ndim)
     if input.ndim == 0:
-        raise RuntimeError("Dimension specified as 0 but tensor has no dimensions")
+        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
     return tuple(input.select(d, i) for i in range(input.shape[d]))
 
 
@@ -323,6 +349,8 @@ def unbind(input, dim=0):
 def split(tensor, split_size_or_sections, dim=0):
     """Pieces of a size (the last may be smaller), or of the given sizes. torch.split."""
     d = wrap_dim(dim, tensor.ndim)
+    if tensor.ndim == 0:
+        raise RuntimeError("split expects at least a 1-dimensional tensor")
     n, size = tensor.shape[d], split_size_or_sections
     if isinstance(size, int):
         if size < 0 or (size == 0 and n):
@@ -347,6 +375,8 @@ builtins_min = min
 @view()
 def chunk(input, chunks, dim=0):
     """At most `chunks` pieces of equal size. torch.chunk."""
+    if input.ndim == 0:
+        raise RuntimeError("chunk expects at least a 1-dimensional tensor")
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     d = wrap_dim(dim, input.ndim)
@@ -377,6 +407,8 @@ def diagonal(input, offset=0, dim1=0, dim2=1):
 def unfold(self, dimension, size, step):
     """Windows of a dimension as a new last dimension. Tensor.unfold."""
     d = wrap_dim(dimension, self.ndim)
+    if self.ndim == 0 and 0 <= size <= 1 and step > 0:
+        return self._view(views.Reshape((), (1,)), (1,), None) if size else self.reshape(1)[:0]
     shape, strides = list(self.shape) or [1], list(self._strides_or_contiguous) or [1]
     if size > shape[d]:
         raise RuntimeError(
@@ -401,27 +433,34 @@ def as_strided(input, size, stride, storage_offset=None):
     """A view of the storage with any sizes, strides and offset, in elements. torch.as_strided."""
     size, stride = tuple(size), tuple(stride)
     offset = input._offset if storage_offset is None else storage_offset
-    base_strides = input._cell.strides
-    order = None
-    if base_strides is not None:
-        order = sorted(range(len(base_strides)), key=lambda d: -base_strides[d])
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"mismatch in length of strides and shape ({len(stride)} and {len(size)}) in as_strided"
+        )
     needed = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1
-    held = input._cell.array.size
-    if 0 not in size and needed > held:
+    flat = _flat_storage(input)
+    if 0 not in size and needed > flat.numel():
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} "
-            f"require {needed} elements, but the storage has {held}"
+            f"require {needed} elements, but the storage has {flat.numel()}"
         )
+    step = views.Gather(lambda x: mx.as_strided(mx.contiguous(x), size, stride, offset))
+    return flat._view(step, size, stride, offset)
 
-    def strided(x):
-        stored = x if order is None else mx.transpose(x, order)
-        flat = mx.contiguous(mx.reshape(stored, (-1,)))
-        return mx.as_strided(flat, size, stride, offset)
 
-    whole = alias(input)
-    whole._steps = ()
-    kept = None if layout.contiguous(size) == stride else stride
-    return whole._view(views.Gather(strided), size, kept, offset)
+def _flat_storage(x: Tensor) -> Tensor:
+    """All of x's storage as one dimension of x's dtype, in memory order."""
+    whole, array, strides = alias(x), x._cell.array, x._cell.strides
+    whole._steps, whole._offset = (), 0
+    if strides is not None:
+        order = tuple(sorted(range(len(strides)), key=lambda d: -strides[d]))
+        whole = whole._view(views.Permute(order), [array.shape[d] for d in order], None)
+    shape = tuple(array.shape if strides is None else whole.shape)
+    flat = whole._view(views.Reshape(shape, (array.size,)), (array.size,), None, 0)
+    if array.dtype == x.dtype.mx:
+        return flat
+    size = (array.nbytes // x.dtype.itemsize,)
+    return flat._view(views.Bits(array.dtype, x.dtype.mx, (array.size,), size), size, None, 0)
 
 
 @view()
@@ -430,7 +469,7 @@ def view_as_real(input):
     if not input.dtype.is_complex:
         raise RuntimeError("view_as_real is only supported for complex tensors")
     shape = (*input.shape, 2)
-    strides = None if input._strides is None else (*(2 * s for s in input._strides), 1)
+    strides = (*(2 * s for s in input._strides_or_contiguous), 1)
     step = views.Bits(mx.complex64, mx.float32, tuple(input.shape), shape)
     return input._view(step, shape, strides, 2 * input._offset, dtype=dtypes.float32)
 
@@ -448,29 +487,32 @@ def view_as_complex(input):
         raise RuntimeError("Tensor must have a last dimension of size 2")
     if strides[-1] != 1:
         raise RuntimeError("Tensor must have a last dimension with stride 1")
-    kept = None if input._strides is None else tuple(s // 2 for s in strides[:-1])
+    kept = tuple(s // 2 for s in strides[:-1])
     step = views.Bits(mx.float32, mx.complex64, shape, shape[:-1])
     return input._view(step, shape[:-1], kept, input._offset // 2, dtype=dtypes.complex64)
 
 
-def _part(which: int, name: str):
-    @view(name)
-    def part(input):
-        if not input.dtype.is_complex:
-            if which == 0:
-                return input
-            raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
-        strides = tuple(2 * s for s in input._strides_or_contiguous)
-        step = views.Part(which)
-        return input._view(
-            step, input.shape, strides, 2 * input._offset + which, dtype=dtypes.float32
-        )
-
-    part.__doc__ = f"The {'imaginary' if which else 'real'} part, a view. torch.{name}."
+def _part(x: Tensor, which: int) -> Tensor:
+    strides = tuple(2 * s for s in x._strides_or_contiguous)
+    return x._view(views.Part(which), x.shape, strides, 2 * x._offset + which, dtype=dtypes.float32)
 
 
-_part(0, "real")
-_part(1, "imag")
+@view(at=("torch",))
+def real(input):
+    """The real part, a view; a real tensor itself. torch.real."""
+    return _part(input, 0) if input.dtype.is_complex else input
+
+
+@view(at=("torch",))
+def imag(input):
+    """The imaginary part, a view; complex only. torch.imag."""
+    if not input.dtype.is_complex:
+        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    return _part(input, 1)
+
+
+Tensor.real = property(real, doc=real.__doc__)  # type: ignore[attr-defined]
+Tensor.imag = property(imag, doc=imag.__doc__)  # type: ignore[attr-defined]
 
 
 @view(at=("torch", "Tensor"))
@@ -544,7 +586,7 @@ def stack(tensors, dim=0, *, out=None):
 @composite(at=("Tensor",))
 def repeat(self, *repeats, **kwargs):
     """The tensor tiled. Tensor.repeat."""
-    repeats = sizes(repeats or (kwargs["repeats"],))
+    repeats = sizes(repeats, kwargs, "repeats")
     if len(repeats) < self.ndim:
         raise RuntimeError(
             "Number of dimensions of repeat dims can not be smaller than number of dimensions "

@@ -20,11 +20,22 @@ _addresses = itertools.count(1)
 # Storages lie this far apart in the addresses that `data_ptr()` invents: no real tensor is larger.
 _ADDRESS_STEP = 1 << 44
 
+_MANY = 64
+
 
 class Cell:
     """One storage: an MLX array, its strides in torch (None: row-major), and a version."""
 
-    __slots__ = ("array", "strides", "version", "_readers", "_address", "_memory", "__weakref__")
+    __slots__ = (
+        "array",
+        "strides",
+        "version",
+        "_readers",
+        "_prune_at",
+        "_address",
+        "_memory",
+        "__weakref__",
+    )
     array: mx.array
     _memory: Any  # the NumPy array that holds the elements of a NumpyCell
 
@@ -32,6 +43,7 @@ class Cell:
         self.strides = strides
         self.version = 0
         self._readers = None
+        self._prune_at = _MANY
         self._address = None
         self._memory = memory
         if array is not None:
@@ -51,9 +63,13 @@ class Cell:
 
     def remember(self, view) -> None:
         """`view` has cached an array read from this cell."""
-        if self._readers is None:
-            self._readers = []
-        self._readers.append(weakref.ref(view))
+        readers = self._readers
+        if readers is None:
+            readers = self._readers = []
+        elif len(readers) >= self._prune_at:  # many short-lived views between two writes
+            readers[:] = [r for r in readers if r() is not None]
+            self._prune_at = 2 * len(readers) + _MANY
+        readers.append(weakref.ref(view))
 
     def address(self) -> int:
         if self._address is None:
@@ -73,13 +89,12 @@ class NumpyCell(Cell):
     @property
     def array(self) -> mx.array:  # type: ignore[override]
         memory = self._memory
-        value = mx.array(memory)
+        value = _of_numpy(memory)
         if not _held_elsewhere(memory):
             self._memory = None
             self.__class__ = Cell  # type: ignore[assignment]
             self.array = value
-        else:
-            self.version += 1  # NumPy may have written: what views cached is stale
+        self.version += 1  # NumPy may have written: what views cached is stale
         return value
 
     @array.setter
@@ -91,8 +106,13 @@ class NumpyCell(Cell):
     def adopt(cls, memory: np.ndarray, strides=None) -> Cell:
         """A new cell over `memory`; read-only memory is copied, since no write can be seen."""
         if not memory.flags.writeable or memory.size == 0:
-            return Cell(mx.array(memory), strides)
+            return Cell(_of_numpy(memory), strides)
         return cls(None, strides, memory)
+
+
+def _of_numpy(memory: np.ndarray) -> mx.array:
+    """A copy as an mx.array; without a dtype MLX would round float64 to float32."""
+    return mx.array(memory, dtype=mx.float64 if memory.dtype == np.float64 else None)
 
 
 def share(cell: Cell) -> np.ndarray:

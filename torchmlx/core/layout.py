@@ -5,6 +5,7 @@ MLX never sees these; they are what `stride()` answers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +43,8 @@ class Size(tuple[int, ...]):
         return (Size, (tuple(self),))
 
 
-def contiguous(shape: Sequence[int]) -> Shape:
+@functools.lru_cache(maxsize=4096)
+def contiguous(shape: Shape) -> Shape:
     """Row-major strides. A dimension of size 0 counts as 1, as in torch."""
     strides, step = [], 1
     for size in reversed(shape):
@@ -82,8 +84,10 @@ def is_channels_last(shape: Sequence[int], strides: Sequence[int] | None) -> boo
 
 def overlaps(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
     """Whether two indices surely name one element (an expanded dimension): it cannot be written."""
-    return strides is not None and any(
-        n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)
+    return (
+        strides is not None
+        and 0 not in shape
+        and any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True))
     )
 
 
@@ -214,7 +218,14 @@ def pointwise_strides(shape: Shape, operands: list[tuple[Shape, Shape | None]]) 
     for d in order:
         strides[d] = step
         step *= max(shape[d], 1)
-    return None if is_contiguous(shape, strides) else tuple(strides)
+    return None if tuple(strides) == contiguous(shape) else tuple(strides)
+
+
+def preserved(shape: Shape, strides: Shape | None) -> Shape | None:
+    """Strides of a copy that keeps the order of dimensions (torch.preserve_format)."""
+    if strides is None or is_dense(shape, strides):
+        return strides
+    return pointwise_strides(tuple(shape), [(tuple(shape), strides)])
 
 
 def _align(shape: Shape, own: Shape, strides: Shape) -> Shape:

@@ -131,11 +131,17 @@ def apply(function, rule: Rule, name: str, args, kwargs):
             if t.dtype.opaque:
                 raise NotImplementedError(f"\"{name}\" not implemented for '{t.dtype.torch_name}'")
     where = _common_device(tensors) if tensors else devices.get_default_device()
-    if devices.STREAMS:
-        with devices.stream_of(where):
+    try:
+        if devices.STREAMS:
+            with devices.stream_of(where):
+                result = function(*arrays, **kwargs)
+        else:
             result = function(*arrays, **kwargs)
-    else:
-        result = function(*arrays, **kwargs)
+    except ValueError as error:
+        if "broadcast" not in str(error):
+            raise
+        layout.broadcast_shapes(*(t.shape for t in tensors))  # raises torch's error
+        raise RuntimeError(str(error)) from None
     if cast_back is not None:
         result = result.astype(cast_back)
     strided = rule.pointwise and any(t._strides is not None for t in tensors)
@@ -212,6 +218,8 @@ def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
     storage, cast_back = common.mx, None
     if rule.opmath and common in _HALF and any(_inexact(v, common) for v in operands):
         storage, cast_back = mx.float32, common.mx
+    if common.mx is None:
+        raise TypeError("complex128 is not supported: MLX has no such type. Use complex64.")
     if common.opaque and not rule.float8:
         raise NotImplementedError(f"not implemented for '{common.torch_name}'")
     args, kwargs = list(args), dict(kwargs)

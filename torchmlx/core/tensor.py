@@ -26,16 +26,16 @@ class Tensor:
     """
 
     _cell: Cell
-    _steps: tuple
-    _shape: Size | None  # None: the cell's own shape
-    _strides: tuple[int, ...] | None  # None: row-major
-    _offset: int
-    _cached: mx.array | None
-    _cached_version: int
+    _steps: tuple = ()
+    _shape: Size | None = None  # None: the cell's own shape
+    _strides: tuple[int, ...] | None = None  # None: row-major
+    _offset: int = 0
+    _cached: mx.array | None = None
+    _cached_version: int = 0
     dtype: dtype
     device: device
-    grad: Tensor | None
-    requires_grad: bool
+    grad: Tensor | None = None
+    requires_grad: bool = False
 
     if TYPE_CHECKING:  # what the op table adds
 
@@ -113,17 +113,22 @@ class Tensor:
         return array
 
     def _write(self, new: mx.array) -> None:
-        """Store `new` (this tensor's shape; cast to its storage dtype) in the cell, through the
-        view chain.
-        """
-        storage = self.dtype.mx
-        if new.dtype != storage:
-            new = new.astype(storage)
-        if layout.overlaps(self.shape, self._strides):
+        """Store `new` (this shape; cast to the storage dtype) in the cell, through the views."""
+        if self._strides is not None and layout.overlaps(self.shape, self._strides):
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a "
                 "single memory location. Please clone() the tensor before performing the operation."
             )
+        self._store(new)
+
+    def _fill(self, number: mx.array) -> None:
+        """Make every element `number` (0-d), also where several elements share memory."""
+        self._store(mx.full(self.shape, number))
+
+    def _store(self, new: mx.array) -> None:
+        storage = self.dtype.mx
+        if new.dtype != storage:
+            new = new.astype(storage)
         self._cached = None
         cell, steps = self._cell, self._steps
         if devices.STREAMS:
@@ -142,19 +147,16 @@ class Tensor:
     def _view(
         self, step, shape: Sequence[int], strides, offset: int | None = None, dtype=None
     ) -> Tensor:
-        """A view of this tensor: `step` computes its values; shape, strides and offset are what it
-        reports.
-        """
+        """A view whose values `step` computes and that reports this shape, strides and offset."""
         new = object.__new__(Tensor)
         new._cell = self._cell
         new._steps = (*self._steps, step)
         new._shape = Size(shape)
-        new._strides = strides
+        if strides is not None and strides != layout.contiguous(new._shape):
+            new._strides = strides
         new._offset = self._offset if offset is None else offset
-        new._cached, new._cached_version = None, 0
         new.dtype = dtype or self.dtype
         new.device = self.device
-        new.grad, new.requires_grad = None, False
         return new
 
     def _host(self) -> mx.array:
@@ -310,14 +312,10 @@ def from_cell(cell: Cell, dtype: dtype, where: device, cls: type = Tensor) -> Te
     """A tensor over a whole cell."""
     new = object.__new__(cls)
     new._cell = cell
-    new._steps = ()
-    new._shape = None
-    new._strides = cell.strides
-    new._offset = 0
-    new._cached, new._cached_version = None, 0
+    if cell.strides is not None:
+        new._strides = cell.strides
     new.dtype = dtype
     new.device = where
-    new.grad, new.requires_grad = None, False
     return new
 
 
@@ -339,8 +337,6 @@ def alias(tensor: Tensor) -> Tensor:
     new = object.__new__(Tensor)
     for name in ("_cell", "_steps", "_shape", "_strides", "_offset", "dtype", "device"):
         setattr(new, name, getattr(tensor, name))
-    new._cached, new._cached_version = None, 0
-    new.grad, new.requires_grad = None, False
     return new
 
 

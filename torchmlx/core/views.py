@@ -11,6 +11,8 @@ import mlx.core as mx
 
 
 class Reshape:
+    """The same elements as another shape, in row-major order."""
+
     __slots__ = ("before", "after")
 
     def __init__(self, before, after):
@@ -55,7 +57,7 @@ class Index:
 
 
 class Expand:
-    """Repeated dimensions. Only an expansion that repeats nothing can be written."""
+    """Repeated dimensions; a write takes the first of the repeated elements."""
 
     __slots__ = ("before", "after")
 
@@ -66,7 +68,8 @@ class Expand:
         return mx.broadcast_to(x, self.after)
 
     def scatter(self, base, new):
-        return mx.reshape(new, self.before)
+        lead = (0,) * (len(self.after) - len(self.before))
+        return new[(*lead, *(slice(0, n) for n in self.before))]
 
 
 class Gather:
@@ -83,6 +86,8 @@ class Gather:
         return self.function(x)
 
     def scatter(self, base, new):
+        if base.size == 0 or new.size == 0:
+            return base
         where = self.function(mx.arange(base.size, dtype=mx.int64).reshape(base.shape))
         flat = mx.reshape(base, (-1,))
         flat[mx.reshape(where, (-1,))] = mx.reshape(new, (-1,))
