@@ -172,7 +172,7 @@ class SafetensorsFile:
         raw = np.ndarray(info.shape, dtype.storage, buffer=self._map, offset=info.begin)
         array = _to_mlx(raw, dtype)
         del raw
-        self._release(info)
+        release_pages(self._map, info.begin, info.end)
         return array
 
     def items(self) -> Iterator[tuple[TensorInfo, mx.array]]:
@@ -195,16 +195,18 @@ class SafetensorsFile:
     ) -> None:
         self.close()
 
-    def _release(self, info: TensorInfo) -> None:
-        """Drop the tensor's pages from this process; the mapping is read-only, so nothing is lost.
 
-        Without this a 30 GB checkpoint counts twice while it loads: as arrays and as mapped pages.
-        """
-        if not hasattr(mmap, "MADV_DONTNEED") or info.nbytes < mmap.PAGESIZE:
-            return
-        start = info.begin - info.begin % mmap.PAGESIZE
-        with suppress(OSError):
-            self._map.madvise(mmap.MADV_DONTNEED, start, info.end - start)
+def release_pages(mapping: mmap.mmap, begin: int, end: int) -> None:
+    """Drop the pages of bytes `begin` to `end` of a read-only mapping from this process.
+
+    Without this a 30 GB checkpoint counts twice while it loads: as arrays and as mapped pages. No
+    array may still use them: pages are read again when touched, and that costs time.
+    """
+    if not hasattr(mmap, "MADV_DONTNEED") or end - begin < mmap.PAGESIZE:
+        return
+    start = begin - begin % mmap.PAGESIZE
+    with suppress(OSError):
+        mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
 def _to_mlx(raw: np.ndarray, dtype: DType) -> mx.array:
@@ -366,7 +368,11 @@ def save(
         )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        # The package makes files that only their owner can read; ours obey the umask.
+        temporary.touch()
+        mode = temporary.stat().st_mode
         serialize_file(specs, temporary, metadata=dict(metadata or {"format": "pt"}))
+        temporary.chmod(mode)
         sync(temporary)
         os.replace(temporary, path)
     finally:
