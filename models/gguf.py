@@ -542,7 +542,6 @@ def _tokenizer(file: GGUFFile) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{file.metadata['general.architecture']}.context_length", int
         ),
         "clean_up_tokenization_spaces": False,
-        "add_bos_token": first is not None,
     }
     for name in ("bos", "eos", "pad", "unk"):
         full = {"pad": "padding", "unk": "unknown"}.get(name, name)
