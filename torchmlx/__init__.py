@@ -50,7 +50,7 @@ globals().update(_dtype.ALIASES)
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 
 _aten.load()
-from . import linalg, nn, ops, special  # built from the filled table
+from . import accelerator, cuda, linalg, mps, nn, ops, special  # built from the filled table
 
 _op.install(
     {
