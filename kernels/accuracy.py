@@ -1,6 +1,8 @@
 """How close a result must be to a kernel's float64 reference: one rule for tests and benchmarks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -23,9 +25,16 @@ class Verdict:
     fault: str
 
 
-def to_numpy(x: mx.array) -> np.ndarray:
-    """float64 values of a floating array of any dtype."""
+def to_numpy(x: mx.array | None) -> Any:
+    """float64 values of a floating array of any dtype, others as they are; None stays None."""
+    if x is None or not mx.issubdtype(x.dtype, mx.floating):
+        return None if x is None else np.array(x)
     return np.array(x if x.dtype == mx.float64 else x.astype(mx.float32), dtype=np.float64)
+
+
+def bound(nmse: Mapping[str, float], dtype: mx.Dtype) -> float:
+    """The bound for a result of `dtype`, from dtype names; integers must be exact."""
+    return nmse[str(dtype).rpartition(".")[2]] if mx.issubdtype(dtype, mx.floating) else 0.0
 
 
 def judge(got: mx.array, want: np.ndarray, bound: float) -> Verdict:

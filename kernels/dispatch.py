@@ -199,7 +199,7 @@ def _serve_metal(kernel, choice, arrays, keywords):
             raise
         raise OverrideError(f"{choice.why}: metal cannot serve {kernel.name}: {error}") from error
     _note(Call(kernel.name, "metal", variant, choice.why))
-    results = tuple(values[name] for name in metal.outputs)
+    results = tuple(values[name] for name in metal.outputs if name in values)
     return results[0] if len(results) == 1 else results
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any
 
 import mlx.core as mx
@@ -34,12 +34,15 @@ def bare() -> Iterator[None]:
 class Kernel:
     """Everything about one kernel. Its arrays are positional, its other arguments keywords.
 
+    An optional array is None where it is missing. Several results are a tuple.
+
     name: the file's name.
     function: what callers use; checks its arguments, then calls this entry.
     reference: the truth, on NumPy arrays in float64.
     fallback: the same in plain MLX operations, on any device, for any shape and dtype.
     vjp: (primals, cotangent, output, **keywords) -> a gradient for each primal, where primals is
-        a tuple; None differentiates the fallback.
+        a tuple as given, None included (its gradient is ignored); cotangent and output are tuples
+        where there are several results. None differentiates the fallback.
     metal: its programs for Apple GPUs, or None.
     cpu: the name of its C++ primitive, or None.
     cases: what to test and time.
@@ -59,11 +62,13 @@ class Kernel:
     nmse: Mapping[str, float]
     cost: Callable[..., Cost]
 
-    def __call__(self, *arrays: mx.array, **keywords: Any) -> Any:
+    def __call__(self, *arrays: mx.array | None, **keywords: Any) -> Any:
         """Serve a call by the backend in charge; grad, vjp, jvp and vmap of MLX work on it."""
         if _bare.get():
             return serve(self, arrays, keywords)
-        return _transformable(self, tuple(keywords.items()))(*arrays)
+        present = tuple(array is not None for array in arrays)
+        call = _transformable(self, tuple(keywords.items()), present)
+        return call(*(array for array in arrays if array is not None))
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
@@ -72,24 +77,34 @@ class Kernel:
 
 
 @lru_cache(maxsize=1024)
-def _transformable(kernel: Kernel, keywords: tuple[tuple[str, Any], ...]) -> mx.custom_function:
+def _transformable(
+    kernel: Kernel, keywords: tuple[tuple[str, Any], ...], present: tuple[bool, ...]
+) -> mx.custom_function:
     """`serve` with the keywords bound, as a function that MLX's transformations accept.
 
-    MLX cannot differentiate or vmap a Metal program; the fallback stands in where the kernel has
-    no rule of its own.
+    It takes only the arrays that are `present`: MLX's transformations know no None. MLX cannot
+    differentiate or vmap a Metal program; the fallback stands in where the kernel has no rule of
+    its own.
     """
     bound = dict(keywords)
-    fallback = partial(kernel.fallback, **bound)
+
+    def spread(arrays):
+        rest = iter(arrays)
+        return tuple(next(rest) if there else None for there in present)
+
+    def fallback(*arrays):
+        return kernel.fallback(*spread(arrays), **bound)
 
     @mx.custom_function
     def call(*arrays):
-        return serve(kernel, arrays, bound)
+        return serve(kernel, spread(arrays), bound)
 
     @call.vjp
     def _vjp(primals, cotangent, output):
         primals = _as_tuple(primals)
         if kernel.vjp is not None:
-            gradients = tuple(kernel.vjp(primals, cotangent, output, **bound))
+            every = kernel.vjp(spread(primals), cotangent, output, **bound)
+            gradients = tuple(g for g, there in zip(every, present, strict=True) if there)
         else:
             cotangents = list(_as_tuple(cotangent))
             gradients = tuple(mx.vjp(fallback, list(primals), cotangents)[1])
@@ -105,7 +120,9 @@ def _transformable(kernel: Kernel, keywords: tuple[tuple[str, Any], ...]) -> mx.
 
     @call.vmap
     def _vmap(arrays, axes):
-        return mx.vmap(fallback, in_axes=axes)(*_as_tuple(arrays)), 0
+        results = mx.vmap(fallback, in_axes=axes)(*_as_tuple(arrays))
+        axes = (0,) * len(results) if isinstance(results, tuple) else 0
+        return results, axes
 
     return call
 

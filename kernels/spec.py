@@ -128,7 +128,7 @@ class Metal:
     choose: (problem, chip) -> a variant, or FALLBACK for what the program does not cover.
     launch: (problem, variant) -> the dispatches in order; each may read what earlier ones wrote.
         Raises ValueError where the variant cannot serve the problem.
-    outputs: the names that make up the function's result.
+    outputs: the names that make up the function's result, as far as the launches write them.
     """
 
     variants: Mapping[str, str]
@@ -152,21 +152,24 @@ class Spec:
     """An array of a case.
 
     dtype: a name such as "int32"; None stands for each floating dtype that the kernel bounds.
-    fill: "normal" (standard normal times `scale`) or "specials" (normal, with rows of -inf, and
-        rows holding NaN, +inf and -inf).
+    fill: "normal" (standard normal times `scale`), "specials" (normal, with rows of -inf, and
+        rows holding NaN, +inf and -inf), or a function (generator, shape) -> values.
     layout: "contiguous", "transposed" (last two axes swapped in memory), "offset" (starts one
         element into its buffer) or "strided" (every other element of a buffer).
     """
 
     shape: tuple[int, ...]
     dtype: str | None = None
-    fill: str = "normal"
+    fill: str | Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] = "normal"
     layout: str = "contiguous"
     scale: float = 1.0
 
     def make(self, rng: np.random.Generator, dtype: str) -> mx.array:
         """The array; `dtype` is used where the spec leaves it open."""
-        values = rng.standard_normal(self.shape, dtype=np.float32) * np.float32(self.scale)
+        if callable(self.fill):
+            values = self.fill(rng, self.shape)
+        else:
+            values = rng.standard_normal(self.shape, dtype=np.float32) * np.float32(self.scale)
         if self.fill == "specials":
             values = _with_specials(values)
         return _in_layout(mx.array(values).astype(getattr(mx, self.dtype or dtype)), self.layout)
@@ -196,9 +199,12 @@ def _in_layout(x: mx.array, layout: str) -> mx.array:
 
 @dataclass(frozen=True)
 class Case:
-    """Arguments worth testing and timing: named array specs, keyword arguments, and why."""
+    """Arguments worth testing and timing: named array specs, keyword arguments, and why.
 
-    arrays: Mapping[str, Spec]
+    An array that the case leaves out although a later one is there is None.
+    """
+
+    arrays: Mapping[str, Spec | None]
     why: str
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
@@ -207,21 +213,22 @@ class Case:
         """Short and unique within a kernel, for test names: "x=3x40,axis=0"."""
         shapes = (
             f"{name}={'x'.join(map(str, spec.shape)) or 'scalar'}"
-            + f"{'' if spec.fill == 'normal' else ':' + spec.fill}"
+            + f"{'' if spec.fill == 'normal' else ':' + getattr(spec.fill, '__name__', spec.fill)}"
             + f"{'' if spec.layout == 'contiguous' else ':' + spec.layout}"
             for name, spec in self.arrays.items()
+            if spec is not None
         )
         return ",".join([*shapes, *(f"{name}={value}" for name, value in self.keywords.items())])
 
-    def make(self, dtype: str, seed: int = 0) -> list[mx.array]:
-        """The arrays in argument order; the same seed gives the same values."""
+    def make(self, dtype: str, seed: int = 0) -> list[Any]:
+        """The arrays (or None) in argument order; the same seed gives the same values."""
         rng = np.random.default_rng(seed)
-        return [spec.make(rng, dtype) for spec in self.arrays.values()]
+        return [spec and spec.make(rng, dtype) for spec in self.arrays.values()]
 
-    def outline(self, dtype: str) -> list[mx.array]:
-        """Arrays of the right shapes and dtypes that take no memory unless evaluated."""
+    def outline(self, dtype: str) -> list[Any]:
+        """Arrays of the right shapes and dtypes that take no memory unless evaluated, or None."""
         specs = self.arrays.values()
-        return [mx.zeros(spec.shape, getattr(mx, spec.dtype or dtype)) for spec in specs]
+        return [spec and mx.zeros(spec.shape, getattr(mx, spec.dtype or dtype)) for spec in specs]
 
 
 @dataclass(frozen=True)

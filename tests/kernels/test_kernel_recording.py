@@ -13,7 +13,15 @@ from torchmlx.kernels.recording import record
 from torchmlx.kernels.softmax import softmax
 from torchmlx.kernels.spec import FALLBACK, THREADGROUP_THREADS, Launch, Program
 
-METAL = {mx.float32: "float", mx.float16: "float16_t", mx.bfloat16: "bfloat16_t"}
+METAL = {
+    mx.float32: "float",
+    mx.float16: "float16_t",
+    mx.bfloat16: "bfloat16_t",
+    mx.int32: "int32_t",
+    mx.uint32: "uint32_t",
+    mx.uint8: "uint8_t",
+    mx.bool_: "bool",
+}
 
 
 def plans():
@@ -37,7 +45,7 @@ def serves(metal, problem, variant):
 
 
 def literal(value):
-    return METAL.get(value) or str(value).lower()
+    return METAL[value] if isinstance(value, mx.Dtype) else str(value).lower()
 
 
 def address(shape):
@@ -56,17 +64,19 @@ def test_generated_source(kernel, case, dtype, variant):
     problem = kernel.metal.problem(*arrays, **case.keywords)
     launches = kernel.metal.launch(problem, variant)
     assert len(recorded) == len(launches)
+    kinds = {n: a.dtype for n, a in zip(kernel.parameters, arrays, strict=False) if a is not None}
     for got, launch in zip(recorded, launches, strict=True):
         assert (got.grid, got.threadgroup) == (launch.grid, launch.threadgroup)
         assert launch.program.header in got.source
         assert launch.program.source in got.source
         assert got.instantiation == ", ".join(literal(value) for _, value in launch.template)
-        assert buffers(got) == expected_buffers(launch, arrays[0].dtype)
+        assert buffers(got) == expected_buffers(launch, kinds)
         assert tuple(shape for shape, _ in got.inputs) == tuple(
             launch.inputs[name] for name in launch.program.inputs
         )
         assert (got.row_contiguous, got.math_mode) == (True, "safe")
-    assert recorded[-1].outputs == tuple(launches[-1].outputs.values())
+        assert got.outputs == tuple(launch.outputs[name] for name in launch.program.outputs)
+        kinds |= {name: dtype for name, (_, dtype) in launch.outputs.items()}
 
 
 def buffers(recorded):
@@ -74,11 +84,10 @@ def buffers(recorded):
     return [line for line in recorded.parameters if not re.match(r"uint3? ", line)]
 
 
-def expected_buffers(launch, dtype):
+def expected_buffers(launch, kinds):
     lines = []
     for name in launch.program.inputs:
-        kind = "float" if name == "part" else METAL[dtype]
-        lines.append(f"const {address(launch.inputs[name])} {kind}* {name}")
+        lines.append(f"const {address(launch.inputs[name])} {METAL[kinds[name]]}* {name}")
         if f"{name}_shape" in launch.program.source:
             lines.append(f"const constant int* {name}_shape")
     for name in launch.program.outputs:

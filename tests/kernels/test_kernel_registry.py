@@ -14,7 +14,8 @@ from torchmlx.kernels.softmax import softmax
 
 
 def test_every_kernel_file_is_found():
-    assert registry.names() == ("gemv", "softmax")
+    assert {"gemv", "softmax"} <= set(registry.names())
+    assert list(registry.names()) == sorted(registry.names())
     for name in registry.names():
         kernel = registry.get(name)
         assert isinstance(kernel, Kernel)
@@ -22,7 +23,7 @@ def test_every_kernel_file_is_found():
 
 
 def test_an_unknown_kernel_names_the_known_ones():
-    with pytest.raises(KeyError, match="no kernel 'conv9d'; there are: gemv, softmax"):
+    with pytest.raises(KeyError, match="no kernel 'conv9d'; there are: .*gemv, .*softmax"):
         registry.get("conv9d")
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from torchmlx.kernels import registry
-from torchmlx.kernels.accuracy import judge, to_numpy
+from torchmlx.kernels.accuracy import bound, judge, to_numpy
 from torchmlx.kernels.dispatch import use
 
 KERNELS = [registry.get(name) for name in registry.names()]
@@ -18,16 +18,49 @@ RUNS = [
 
 
 def finite(case):
-    return all(spec.fill == "normal" for spec in case.arrays.values())
+    return all(spec is None or spec.fill != "specials" for spec in case.arrays.values())
+
+
+def as_tuple(results):
+    return tuple(results) if isinstance(results, tuple | list) else (results,)
+
+
+def floating(arrays):
+    """Positions of the arrays that have gradients."""
+    there = ((i, array) for i, array in enumerate(arrays) if array is not None)
+    return [i for i, array in there if mx.issubdtype(array.dtype, mx.floating)]
+
+
+def replaced(arrays, positions, values):
+    """`arrays` with `values` at `positions`."""
+    chosen = dict(zip(positions, values, strict=True))
+    return [chosen.get(i, array) for i, array in enumerate(arrays)]
+
+
+def smooth(function, arrays, keywords):
+    """The floating results of `function` as a function of the floating arrays alone."""
+    positions = floating(arrays)
+
+    def call(*values):
+        results = as_tuple(function(*replaced(arrays, positions, values), **keywords))
+        return tuple(r for r in results if mx.issubdtype(r.dtype, mx.floating))
+
+    return call, [arrays[i] for i in positions]
+
+
+def cotangents_of(results):
+    rng = np.random.default_rng(1)
+    return [mx.array(rng.standard_normal(r.shape, np.float32)).astype(r.dtype) for r in results]
 
 
 @pytest.mark.parametrize("kernel, case, dtype", RUNS)
 def test_matches_the_reference(kernel, case, dtype):
     arrays = case.make(dtype)
     want = kernel.reference(*map(to_numpy, arrays), **case.keywords)
-    got = kernel.function(*arrays, **case.keywords)
-    assert got.dtype == arrays[0].dtype
-    assert judge(got, want, kernel.nmse[dtype]).fault == ""
+    results = as_tuple(kernel.function(*arrays, **case.keywords))
+    assert results[0].dtype == arrays[0].dtype
+    for got, expected in zip(results, as_tuple(want), strict=True):
+        assert judge(got, expected, bound(kernel.nmse, got.dtype)).fault == ""
 
 
 @pytest.mark.parametrize(
@@ -36,59 +69,68 @@ def test_matches_the_reference(kernel, case, dtype):
 def test_gradients_match_autodiff_of_the_fallback(kernel, case, dtype):
     """In the dtype under test against float64 autodiff; half types differentiate a rounded y."""
     arrays = case.make(dtype)
-    shape = kernel.function(*arrays, **case.keywords).shape
-    cotangent = mx.array(np.random.default_rng(1).standard_normal(shape)).astype(arrays[0].dtype)
-    got = mx.vjp(lambda *a: kernel.function(*a, **case.keywords), arrays, [cotangent])[1]
-    bound = {"float32": 1e-11, "float16": 1e-5, "bfloat16": 3e-4}[dtype]
+    function, primals = smooth(kernel.function, arrays, case.keywords)
+    cotangents = cotangents_of(function(*primals))
+    got = mx.vjp(function, primals, cotangents)[1]
+    limit = {"float32": 1e-11, "float16": 1e-5, "bfloat16": 3e-4}[dtype]
     for gradient, expected, array in zip(
-        got, float64_gradients(kernel, case, arrays, cotangent), arrays, strict=True
+        got, float64_gradients(kernel, case, arrays, cotangents), primals, strict=True
     ):
         assert gradient.dtype == array.dtype
-        if case.label == "x=3x1,axis=1":
-            assert np.abs(to_numpy(gradient)).max() < 1e-2  # a constant: the gradient is rounding
+        if np.abs(expected).max(initial=0.0) < 1e-9:
+            # A constant: its gradient is rounding.
+            assert np.abs(to_numpy(gradient)).max(initial=0.0) < 1e-2
         else:
-            assert judge(gradient, expected, bound).fault == ""
+            assert judge(gradient, expected, limit).fault == ""
 
 
-def float64_gradients(kernel, case, arrays, cotangent):
+def float64_gradients(kernel, case, arrays, cotangents):
     with mx.stream(mx.cpu):
-        wide = [array.astype(mx.float64) for array in (*arrays, cotangent)]
-        function = lambda *a: kernel.fallback(*a, **case.keywords)  # noqa: E731
-        return [to_numpy(g) for g in mx.vjp(function, wide[:-1], wide[-1:])[1]]
+        function, primals = smooth(kernel.fallback, arrays, case.keywords)
+        wide = [array.astype(mx.float64) for array in primals]
+        ends = [array.astype(mx.float64) for array in cotangents]
+        return [to_numpy(g) for g in mx.vjp(function, wide, ends)[1]]
+
+
+def size(case):
+    return sum(int(np.prod(spec.shape)) for spec in case.arrays.values() if spec is not None)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_gradients_match_differences_of_the_reference(kernel):
     """A directional derivative of the float64 reference, by central differences."""
-    case = next(c for c in kernel.cases if sum(np.prod(s.shape) for s in c.arrays.values()) > 20)
+    case = next(c for c in kernel.cases if finite(c) and size(c) > 20)
     arrays = case.make("float32")
     inputs = [to_numpy(array) for array in arrays]
     rng = np.random.default_rng(2)
-    steps = [rng.standard_normal(array.shape) for array in inputs]
-    forward = kernel.reference(*inputs, **case.keywords)
-    cotangent = rng.standard_normal(forward.shape).astype(np.float32)
+    steps = {i: rng.standard_normal(arrays[i].shape) for i in floating(arrays)}
+    function, primals = smooth(kernel.function, arrays, case.keywords)
+    cotangents = cotangents_of(function(*primals))
 
     def loss(h):
-        moved = (array + h * step for array, step in zip(inputs, steps, strict=True))
-        return float((kernel.reference(*moved, **case.keywords) * cotangent).sum())
+        moved = replaced(inputs, steps, (inputs[i] + h * step for i, step in steps.items()))
+        results = as_tuple(kernel.reference(*moved, **case.keywords))
+        smooth_results = (r for r in results if r.dtype.kind == "f")
+        pairs = zip(smooth_results, cotangents, strict=True)
+        return sum(float((result * to_numpy(weight)).sum()) for result, weight in pairs)
 
-    function = lambda *a: kernel.function(*a, **case.keywords)  # noqa: E731
-    gradients = mx.vjp(function, arrays, [mx.array(cotangent)])[1]
-    got = sum((to_numpy(g) * step).sum() for g, step in zip(gradients, steps, strict=True))
+    gradients = mx.vjp(function, primals, cotangents)[1]
+    pairs = zip(gradients, steps.values(), strict=True)
+    got = sum((to_numpy(gradient) * step).sum() for gradient, step in pairs)
     assert got == pytest.approx((loss(1e-4) - loss(-1e-4)) / 2e-4, rel=1e-4)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_transformations_agree_with_the_fallback(kernel):
-    case = next(case for case in kernel.cases if case.arrays["x"].shape == (1, 3))
-    arrays = case.make("float32")
-    keywords = {name: 0 if name == "axis" else v for name, v in case.keywords.items()}
-    function = lambda *a: kernel.function(*a, **keywords)  # noqa: E731
-    fallback = lambda *a: kernel.fallback(*a, **keywords)  # noqa: E731
-    x, rest = mx.array([[[1.0, 2.0, -1.0]], [[0.5, 0.25, 3.0]]]), arrays[1:]
+    case = min((case for case in kernel.cases if finite(case) and size(case) > 2), key=size)
+    first, *rest = case.make("float32")
+    function = lambda *a: as_tuple(kernel.function(*a, **case.keywords))[0]  # noqa: E731
+    fallback = lambda *a: as_tuple(kernel.fallback(*a, **case.keywords))[0]  # noqa: E731
+    x = mx.stack([first, 0.5 * first[..., ::-1] + 0.25])
 
     def compare(transform):
-        np.testing.assert_allclose(transform(function), transform(fallback), rtol=1e-6)
+        got, want = transform(function), transform(fallback)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
     compare(lambda f: mx.vmap(lambda a: f(a, *rest))(x))
     compare(lambda f: mx.jvp(lambda a: f(a, *rest), [x[0]], [x[1]])[1][0])
@@ -111,8 +153,9 @@ def test_cost_is_positive_and_counts_the_inputs(kernel):
     for case in kernel.cases:
         arrays = case.outline("float16")
         cost = kernel.cost(*arrays, **case.keywords)
-        assert cost.bytes >= sum(array.nbytes for array in arrays)
-        assert cost.flops > 0
+        if min(array.size for array in arrays if array is not None):
+            assert cost.bytes > 0
+            assert cost.flops > 0
 
 
 def test_an_override_to_the_fallback_changes_no_value():
