@@ -351,7 +351,7 @@ def is_same_size(input, other):
 
 def _matrix_transpose(x: Tensor, name: str) -> Tensor:
     if x.ndim == 0 and name == "mT":
-        return x.view(())
+        return x
     if x.ndim < 2:
         raise RuntimeError(
             f"tensor.{name} is only supported on matrices or batches of matrices. "

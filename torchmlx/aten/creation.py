@@ -11,7 +11,7 @@ import numpy as np
 from ..core import device as devices
 from ..core import dtype as dtypes
 from ..core import layout
-from ..core.cell import NumpyCell
+from ..core.cell import NumpyCell, of_numpy
 from ..core.op import composite
 from ..core.tensor import Tensor, from_array, from_cell
 from .convert import cast_array
@@ -140,9 +140,7 @@ def _from_ndarray(array: np.ndarray) -> mx.array:
         raise TypeError("complex128 is not supported: MLX has no such type. Use complex64.")
     if any(s < 0 for s in array.strides):
         array = array.copy()
-    if array.dtype == np.float64:
-        return mx.array(array, dtype=mx.float64)
-    return mx.array(array)
+    return of_numpy(array)
 
 
 @composite(at=function)

@@ -543,7 +543,7 @@ def scatter_add(input, dim, index, src):
 def _along(input: Tensor, dim: int, index: Tensor, name: str):
     """(input with at least one dimension, its array, the places along `dim`) of the index_ family."""
     if index.ndim > 1:
-        raise IndexError(f"{name}(): Index is supposed to be a vector, but got {index.ndim} dims")
+        raise IndexError(f"{name}(): Index is supposed to be a vector, got {index.ndim} dims")
     d = wrap_dim(dim, input.ndim)
     array = input._read() if input.ndim else mx.reshape(input._read(), (1,))
     where = _checked_index(index, array.shape[d], name).reshape(-1)

@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from ..core import dtype as dtypes
 from ..core.op import composite, op
+from ..core.tensor import Tensor
 
 binary = functools.partial(op, promote="input other", inplace=True)
 arithmetic = functools.partial(op, promote="input other", inplace=True, opmath=True)
@@ -62,15 +63,32 @@ def add(input, other, *, alpha=1):
     return input + other if alpha == 1 else _scaled(input, other, alpha)
 
 
-@arithmetic(aliases=("subtract",))
-def sub(input, other, *, alpha=1):
-    """input - alpha * other; not for bool, as in torch. torch.sub."""
-    if input.dtype == mx.bool_:
+def _no_bools(*operands) -> None:
+    """Subtraction is refused for bool operands, of whatever dtype the other one is."""
+    kinds = [x.dtype is dtypes.bool_ if isinstance(x, Tensor) else x is True or x is False
+             for x in operands]  # fmt: skip
+    if all(kinds):
         raise RuntimeError(
             "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
             "`logical_xor()` operator instead."
         )
+    if any(kinds):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying "
+            "to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+
+
+@op("_sub", at=(), promote="input other", opmath=True, pointwise=True)
+def _sub(input, other, alpha=1):
     return input - other if alpha == 1 else _scaled(input, other, -alpha)
+
+
+@composite(aliases=("subtract",), inplace=True)
+def sub(input, other, *, alpha=1, out=None):
+    """input - alpha * other; not for bool, as in torch. torch.sub."""
+    _no_bools(input, other)
+    return _sub(input, other, alpha, out=out)
 
 
 def _scaled(input, other, alpha):
@@ -84,10 +102,11 @@ def _scaled(input, other, alpha):
     return input + other * mx.array(alpha, input.dtype)
 
 
-@arithmetic()
+@composite()
 def rsub(input, other, *, alpha=1):
     """other - alpha * input. torch.rsub."""
-    return other - input if alpha == 1 else _scaled(other, input, -alpha)
+    _no_bools(input, other)
+    return _sub(other, input, alpha)
 
 
 @arithmetic(aliases=("multiply",))
@@ -111,7 +130,11 @@ def _no_zero_divisor(other) -> None:
 def _floor_quotient(input, other):
     if _is_integer(input):
         _no_zero_divisor(other)
-        return input // other
+        if other.dtype not in (mx.int32, mx.int64):
+            return input // other
+        # The least integer divided by -1 overflows: a trap of the processor, which ends the process.
+        minus = other == -1
+        return mx.where(minus, -input, input // mx.where(minus, mx.array(1, other.dtype), other))
     return in_float32(lambda x, y: mx.floor(x / y))(input, other)
 
 
@@ -127,10 +150,14 @@ def div(input, other, *, rounding_mode=None):
             "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
             f"'{rounding_mode}'"
         )
-    if _is_integer(input):
-        floor = _floor_quotient(input, other)
-        return floor + ((floor < 0) & (floor * other != input)).astype(input.dtype)
-    return mx.trunc(input / other)
+    return _trunc_quotient(input, other)
+
+
+def _trunc_quotient(input, other):
+    if not _is_integer(input):
+        return mx.trunc(input / other)
+    floor = _floor_quotient(input, other)
+    return floor + ((floor < 0) & (floor * other != input)).astype(input.dtype)
 
 
 @arithmetic()
@@ -156,9 +183,7 @@ def remainder(input, other):
 
 def _fmod(input, other):
     if _is_integer(input):
-        _no_zero_divisor(other)
-        magnitude = mx.remainder(mx.abs(input), mx.abs(other))
-        return mx.where(input < 0, -magnitude, magnitude)
+        return input - _trunc_quotient(input, other) * other
     magnitude = mx.remainder(mx.abs(input), mx.abs(other))
     magnitude = mx.where(mx.isinf(other) & mx.isfinite(input), mx.abs(input), magnitude)
     result = mx.where(input < 0, -magnitude, magnitude)

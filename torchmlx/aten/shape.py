@@ -61,6 +61,8 @@ def _view_dtype(x: Tensor, target: dtype) -> Tensor:
     shape, strides = list(x.shape), list(x._strides_or_contiguous)
     if target.mx is None:
         raise NotImplementedError(f"{target} is not supported: MLX has no such type")
+    if target is x.dtype:
+        return alias_view(x)
     if old != new:
         if not shape:
             raise RuntimeError(
@@ -478,6 +480,10 @@ def view_as_real(input):
 def view_as_complex(input):
     """Real pairs [..., 2] as complex numbers, on the same storage. torch.view_as_complex."""
     shape, strides = tuple(input.shape), input._strides_or_contiguous
+    if input.dtype in (dtypes.float64, dtypes.float16):
+        raise TypeError(
+            f"view_as_complex of {input.dtype} is not supported: MLX has complex64 only"
+        )
     if input.dtype is not dtypes.float32:
         raise RuntimeError(
             "view_as_complex is only supported for half, float and double tensors, but got a "

@@ -89,7 +89,7 @@ class NumpyCell(Cell):
     @property
     def array(self) -> mx.array:  # type: ignore[override]
         memory = self._memory
-        value = _of_numpy(memory)
+        value = of_numpy(memory)
         if not _held_elsewhere(memory):
             self._memory = None
             self.__class__ = Cell  # type: ignore[assignment]
@@ -106,11 +106,11 @@ class NumpyCell(Cell):
     def adopt(cls, memory: np.ndarray, strides=None) -> Cell:
         """A new cell over `memory`; read-only memory is copied, since no write can be seen."""
         if not memory.flags.writeable or memory.size == 0:
-            return Cell(_of_numpy(memory), strides)
+            return Cell(of_numpy(memory), strides)
         return cls(None, strides, memory)
 
 
-def _of_numpy(memory: np.ndarray) -> mx.array:
+def of_numpy(memory: np.ndarray) -> mx.array:
     """A copy as an mx.array; without a dtype MLX would round float64 to float32."""
     return mx.array(memory, dtype=mx.float64 if memory.dtype == np.float64 else None)
 
@@ -118,7 +118,7 @@ def _of_numpy(memory: np.ndarray) -> mx.array:
 def share(cell: Cell) -> np.ndarray:
     """The cell's elements as NumPy memory, which becomes the storage of both."""
     if not isinstance(cell, NumpyCell):
-        memory = np.array(cell.array)
+        memory = np.array(cell.array, order="C")
         if cell.strides is not None:
             strides = cell.strides
             order = sorted(range(memory.ndim), key=lambda d: -strides[d])

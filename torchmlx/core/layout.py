@@ -93,7 +93,7 @@ def overlaps(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
 
 def is_dense(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
     """Non-overlapping and without gaps, in any order of dimensions."""
-    if strides is None:
+    if strides is None or 0 in shape:
         return True
     step = 1
     for stride, size in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n != 1):

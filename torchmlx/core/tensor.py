@@ -12,7 +12,7 @@ import numpy as np
 from . import cell as cells
 from . import device as devices
 from . import dtype as dtypes
-from . import layout, modes
+from . import layout, modes, views
 from .cell import Cell
 from .device import device
 from .dtype import dtype
@@ -105,9 +105,7 @@ class Tensor:
             return cell.array
         if self._cached is not None and self._cached_version == cell.version:
             return self._cached
-        array = cell.array
-        for step in steps:
-            array = step.forward(array)
+        array = views.read(cell.array, steps)
         self._cached, self._cached_version = array, cell.version
         cell.remember(self)
         return array
@@ -133,9 +131,9 @@ class Tensor:
         cell, steps = self._cell, self._steps
         if devices.STREAMS:
             with devices.stream_of(self.device):
-                new = _scatter(cell.array, steps, new) if steps else new
+                new = views.write(cell.array, steps, new) if steps else new
         elif steps:
-            new = _scatter(cell.array, steps, new)
+            new = views.write(cell.array, steps, new)
         cell.write(new)
 
     def _adopt(self, other: Tensor) -> None:
@@ -234,23 +232,20 @@ class Tensor:
         return self._shared_numpy()
 
     def _shared_numpy(self) -> np.ndarray:
-        # Views share through the storage's address arithmetic; a dtype-changing view reads a copy.
-        if self._cell.array.dtype != self.dtype.mx:
-            return np.array(self._host())
-        memory = cells.share(self._cell)
-        itemsize = memory.itemsize
-        if not self._steps:
-            return memory[...]
-        start = memory.reshape(-1)[:0] if memory.size == 0 else memory
-        flat = np.lib.stride_tricks.as_strided(start, (1,) if memory.size else (0,), (itemsize,))
         if 0 in self.shape:
-            return np.empty(tuple(self.shape), memory.dtype)
-        span = 1 + sum(
-            (n - 1) * s for n, s in zip(self.shape, self._strides_or_contiguous, strict=True)
-        )
-        flat = np.lib.stride_tricks.as_strided(flat, (self._offset + span,), (itemsize,))
-        strides = tuple(s * itemsize for s in self._strides_or_contiguous)
-        return np.lib.stride_tricks.as_strided(flat[self._offset :], tuple(self.shape), strides)
+            return np.empty(tuple(self.shape), np.dtype(self.dtype.name))
+        memory = cells.share(self._cell)
+        itemsize = self.dtype.itemsize
+        window = _Window()
+        window.memory = memory
+        window.__array_interface__ = {
+            "data": (memory.ctypes.data + self._offset * itemsize, False),
+            "typestr": np.dtype(self.dtype.name).str,
+            "shape": tuple(self.shape),
+            "strides": tuple(s * itemsize for s in self._strides_or_contiguous),
+            "version": 3,
+        }
+        return np.asarray(window)
 
     def tolist(self) -> Any:
         """Nested Python lists of Python numbers (a number for a 0-d tensor)."""
@@ -291,6 +286,13 @@ class Tensor:
         )
 
 
+class _Window:
+    """Part of some NumPy memory, for np.asarray; it keeps the memory alive and visibly in use."""
+
+    memory: np.ndarray
+    __array_interface__: dict
+
+
 def _unpickle(cls, data: bytes, shape, dtype: dtype, where: str, requires_grad: bool) -> Tensor:
     bits = mx.array(np.frombuffer(data, np.uint8).copy())
     array = mx.view(bits, dtype.mx) if data else mx.zeros((0,), dtype.mx)
@@ -300,12 +302,6 @@ def _unpickle(cls, data: bytes, shape, dtype: dtype, where: str, requires_grad: 
     result.__class__ = cls
     result.requires_grad = requires_grad
     return result
-
-
-def _scatter(base: mx.array, steps: tuple, new: mx.array) -> mx.array:
-    """The base array after `new` is written through `steps`."""
-    step, rest = steps[0], steps[1:]
-    return step.scatter(base, _scatter(step.forward(base), rest, new) if rest else new)
 
 
 def from_cell(cell: Cell, dtype: dtype, where: device, cls: type = Tensor) -> Tensor:

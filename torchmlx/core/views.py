@@ -7,6 +7,8 @@ through a chain keeps a single reference to the buffer and MLX may update it in 
 
 from __future__ import annotations
 
+import math
+
 import mlx.core as mx
 
 
@@ -63,6 +65,10 @@ class Expand:
 
     def __init__(self, before, after):
         self.before, self.after = before, after
+
+    @property
+    def repeats(self) -> bool:
+        return math.prod(self.before) != math.prod(self.after)
 
     def forward(self, x):
         return mx.broadcast_to(x, self.after)
@@ -131,3 +137,22 @@ class Part:
         parts[self.which] = new
         pair = mx.stack(parts, axis=-1)
         return mx.reshape(mx.view(pair, base.dtype), base.shape)
+
+
+def read(base: mx.array, steps: tuple) -> mx.array:
+    """The view's values."""
+    for step in steps:
+        base = step.forward(base)
+    return base
+
+
+def write(base: mx.array, steps: tuple, new: mx.array) -> mx.array:
+    """The base's values after `new` is written through the view."""
+    step, rest = steps[0], steps[1:]
+    if not rest:
+        return step.scatter(base, new)
+    repeats = type(step) is Gather or (type(step) is Expand and step.repeats)
+    if repeats and not any(type(s) in (Bits, Part) for s in rest):
+        # One element may have several places here, of which `rest` picks one: follow positions.
+        return Gather(lambda x: read(x, steps)).scatter(base, new)
+    return step.scatter(base, write(step.forward(base), rest, new))
