@@ -175,6 +175,10 @@ class Spec:
         return _in_layout(mx.array(values).astype(getattr(mx, self.dtype or dtype)), self.layout)
 
 
+def _name(fill: str | Callable[..., Any]) -> str:
+    return fill if isinstance(fill, str) else fill.__name__
+
+
 def _with_specials(values: np.ndarray) -> np.ndarray:
     """Rows 0..4 of the last axis made special: all -inf; some -inf; +inf; NaN; NaN among -inf."""
     rows = values.reshape(-1, values.shape[-1])
@@ -213,7 +217,7 @@ class Case:
         """Short and unique within a kernel, for test names: "x=3x40,axis=0"."""
         shapes = (
             f"{name}={'x'.join(map(str, spec.shape)) or 'scalar'}"
-            + f"{'' if spec.fill == 'normal' else ':' + getattr(spec.fill, '__name__', spec.fill)}"
+            + f"{'' if spec.fill == 'normal' else ':' + _name(spec.fill)}"
             + f"{'' if spec.layout == 'contiguous' else ':' + spec.layout}"
             for name, spec in self.arrays.items()
             if spec is not None
