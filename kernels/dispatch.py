@@ -174,7 +174,9 @@ def _checked(kernel: "Kernel", choice: Choice) -> Choice:
     return choice
 
 
-def serve(kernel: "Kernel", arrays: tuple[mx.array, ...], keywords: Mapping[str, Any]) -> Any:
+def serve(
+    kernel: "Kernel", arrays: tuple[mx.array | None, ...], keywords: Mapping[str, Any]
+) -> Any:
     """The kernel's result from the selected backend."""
     choice = select(kernel)
     if choice.backend == "metal":
