@@ -9,6 +9,7 @@ import mlx.core as mx
 from ..core.op import composite, op
 from ..core.tensor import Tensor
 from ._calling import is_float, torch_name, wide
+from .reduce import vector_norm_of
 
 
 def _check_trailing(name: str, x: mx.array, shape, weight, bias) -> tuple[int, ...]:
@@ -187,3 +188,12 @@ def instance_norm(
         _update(running_mean, mean.mean(0), momentum)
         _update(running_var, variance.mean(0) * (count / max(count - 1, 1)), momentum)
     return _group_norm(input, input.shape[1], weight, bias, eps)
+
+
+@op("_normalize", at=())
+def _normalize(input, p, dim, eps):
+    x = wide(input)
+    norm = vector_norm_of(x, p, dim, True)
+    # torch rounds the norm to the input's type before it divides.
+    norm = wide(mx.maximum(norm.astype(input.dtype), mx.array(eps, input.dtype)))
+    return (x / norm).astype(input.dtype)

@@ -4,6 +4,7 @@ from those of the torch function of the same name (`inplace=`, `training=`, anot
 from __future__ import annotations
 
 from ..aten import embedding as _embedding
+from ..aten import resize as _resize
 from ..core.op import TABLE as _TABLE
 from .dropout import (
     alpha_dropout,
@@ -146,3 +147,114 @@ def embedding(
     if max_norm is not None:
         _embedding.renormalise(weight, input, max_norm, norm_type)
     return _embedding.embedding(weight, input, padding_idx, scale_grad_by_freq, sparse)
+
+
+def _pooled(n: int):
+    name = f"max_pool{n}d"
+
+    def max_pool(
+        input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False,
+        return_indices=False,
+    ):  # fmt: skip
+        which = f"{name}_with_indices" if return_indices else name
+        return _TABLE[which].call(input, kernel_size, stride, padding, dilation, ceil_mode)
+
+    def adaptive_max_pool(input, output_size, return_indices=False):
+        found = _TABLE[f"adaptive_{name}"].call(input, output_size)
+        return found if return_indices else found[0]
+
+    for function, own in ((max_pool, name), (adaptive_max_pool, f"adaptive_{name}")):
+        function.__name__ = function.__qualname__ = own
+        function.__doc__ = f"{own}, with the positions of the maxima if return_indices."
+    return max_pool, adaptive_max_pool
+
+
+max_pool1d, adaptive_max_pool1d = _pooled(1)
+max_pool2d, adaptive_max_pool2d = _pooled(2)
+max_pool3d, adaptive_max_pool3d = _pooled(3)
+
+
+def interpolate(
+    input, size=None, scale_factor=None, mode="nearest", align_corners=None,
+    recompute_scale_factor=None, antialias=False,
+):  # fmt: skip
+    """input [N, C, *spatial] resized to `size`, or by `scale_factor`."""
+    if mode in ("nearest", "area", "nearest-exact"):
+        if align_corners is not None:
+            raise ValueError(
+                "align_corners option can only be set with the interpolating modes: linear | bilinear "
+                "| bicubic | trilinear"
+            )
+    elif mode not in _resize.MODES:
+        raise NotImplementedError(
+            "Input Error: Only 3D, 4D and 5D input Tensors supported (got "
+            f"{input.ndim}D) for the modes: nearest | linear | bilinear | bicubic | trilinear | area | "
+            f"nearest-exact (got {mode})"
+        )
+    elif input.ndim != _resize.MODES[mode]:
+        raise NotImplementedError(
+            f"Got {input.ndim}D input, but {mode} mode needs {_resize.MODES[mode]}D input"
+        )
+    if antialias:
+        raise NotImplementedError("torch.nn.functional.interpolate with antialias=True")
+    if input.ndim not in (3, 4, 5):
+        raise NotImplementedError(
+            f"Input Error: Only 3D, 4D and 5D input Tensors supported (got {input.ndim}D)"
+        )
+    if recompute_scale_factor and size is not None:
+        raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
+    sizes, scales = _resize.output_sizes(
+        input.shape[2:], size, scale_factor, recompute_scale_factor
+    )
+    if min(sizes) <= 0 or 0 in input.shape[1:]:
+        raise RuntimeError(
+            "Input and output sizes should be greater than 0, but got input "
+            f"{list(input.shape[2:])} and output {list(sizes)}"
+        )
+    if mode == "area":
+        return _TABLE[f"adaptive_avg_pool{len(sizes)}d"].call(input, sizes)
+    return _resize.resize(input, sizes, mode, scales, bool(align_corners))
+
+
+def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
+    """`interpolate` under its old name."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def batch_norm(
+    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1,
+    eps=1e-5,
+):  # fmt: skip
+    """Each channel of [N, C, ...] normalised by the batch's or the running statistics."""
+    if training:
+        _more_than_one("training", input.numel() // max(input.shape[1], 1), input)
+    return _TABLE["batch_norm"].call(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+
+
+def instance_norm(
+    input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True,
+    momentum=0.1, eps=1e-5,
+):  # fmt: skip
+    """Each channel of each sample of [N, C, ...] normalised on its own."""
+    if use_input_stats and input.shape[2:].numel() == 1:
+        raise ValueError(
+            f"Expected more than 1 spatial element when training, got input size {input.shape}"
+        )
+    return _TABLE["instance_norm"].call(
+        input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps
+    )
+
+
+def _more_than_one(when: str, values: int, input) -> None:
+    if values == 1:
+        raise ValueError(
+            f"Expected more than 1 value per channel when {when}, got input size {input.shape}"
+        )
+
+
+def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
+    """input over the larger of its p-norm along dim and eps."""
+    result = _TABLE["_normalize"].call(input, p, dim, eps)
+    return result if out is None else out.copy_(result)
