@@ -167,7 +167,7 @@ def _check_join(separator: Any, parts: Any) -> None:
 
 def _check_format(pattern: str, weight: int) -> None:
     """`%` and str.format: no padding widths, and no argument repeated beyond the limit."""
-    if re.search(r"%[^a-zA-Z%]*[\d*]{4}|:[^}]*\d{4}|%[^a-zA-Z%]*\*", pattern):
+    if re.search(r"%[^a-zA-Z%]*(\d{4}|\*)|:[^}]*(\d{4}|\{)", pattern):
         raise _LimitError("a padding width in a format")
     _budget.get().charge(len(pattern) + (pattern.count("%") + pattern.count("{")) * weight)
 
