@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -74,32 +75,43 @@ class Geometry:
         # A window that starts beyond the input and its left padding does not count.
         return outputs - 1 if ceil_mode and (outputs - 1) * s >= size + p else outputs
 
+    def _padded(self, x: mx.array, fill) -> mx.array:
+        widths = []
+        for i in range(self.n):
+            reach = (self.outputs[i] - 1) * self.stride[i] + self._span(i)
+            widths.append((self.padding[i], max(0, reach - self.padding[i] - self.spatial[i])))
+        if not any(map(any, widths)):
+            return x
+        lead = [(0, 0)] * (x.ndim - self.n)
+        return mx.pad(x, lead + widths, constant_values=mx.array(fill, x.dtype))
+
+    def _span(self, i: int) -> int:
+        return self.dilation[i] * (self.kernel[i] - 1) + 1
+
+    def _taps(self, x: mx.array, first: int, i: int):
+        """The elements that each tap of spatial dimension i (axis first + i) meets, one array a tap."""
+        lead = (slice(None),) * (first + i)
+        for tap in range(self.kernel[i]):
+            start = tap * self.dilation[i]
+            stop = start + (self.outputs[i] - 1) * self.stride[i] + 1
+            yield x[(*lead, slice(start, stop, self.stride[i]))]
+
+    def reduced(self, x: mx.array, fill, combine) -> mx.array:
+        """Each window of x [..., *spatial] combined, one dimension at a time; `fill` lies outside."""
+        # Not a reduction of mx.as_strided windows: mx.max mixes rows up when they overlap with a
+        # dilation (mlx 0.32.4 on the CPU: 1x3x9, kernel 3, dilation 2).
+        x = self._padded(x, fill)
+        for i in range(self.n):
+            x = functools.reduce(combine, self._taps(x, x.ndim - self.n, i))
+        return x
+
     def windows(self, x: mx.array, fill) -> mx.array:
-        """x [..., *spatial] as [..., *outputs, *kernel]; positions outside hold `fill`."""
-        n = self.n
-        reach = [
-            (o - 1) * s + d * (k - 1) + 1
-            for o, s, d, k in zip(
-                self.outputs, self.stride, self.dilation, self.kernel, strict=True
-            )
-        ]
-        widths = [
-            (p, max(0, r - p - m))
-            for p, r, m in zip(self.padding, reach, self.spatial, strict=True)
-        ]
-        if any(map(any, widths)):
-            value = mx.array(fill, x.dtype)
-            x = mx.pad(x, [(0, 0)] * (x.ndim - n) + widths, constant_values=value)
-        x = mx.contiguous(x)
-        strides = [1]
-        for size in reversed(x.shape[1:]):
-            strides.append(strides[-1] * size)
-        strides = strides[::-1]
-        lead, steps = strides[: x.ndim - n], strides[x.ndim - n :]
-        shape = (*x.shape[: x.ndim - n], *self.outputs, *self.kernel)
-        stride = [a * b for a, b in zip(steps, self.stride, strict=True)]
-        inner = [a * b for a, b in zip(steps, self.dilation, strict=True)]
-        return mx.as_strided(x, shape, (*lead, *stride, *inner))
+        """x [..., *spatial] as [..., *outputs, taps]; positions outside hold `fill`."""
+        first = x.ndim - self.n
+        x = self._padded(x, fill)
+        for i in range(self.n):
+            x = mx.stack(list(self._taps(x, first, i)), axis=-1)
+        return x.reshape(*x.shape[: first + self.n], -1)
 
 
 def _given(stride) -> bool:
@@ -126,11 +138,10 @@ def _first_maximum(flat: mx.array) -> mx.array:
     return mx.where(mx.any(nan, axis=-1), last_nan, which)
 
 
-def _max_pool(n: int, x, geometry: Geometry, indices: bool):
-    windows = geometry.windows(x, _lowest(x))
-    flat = windows.reshape(*windows.shape[:-n], -1)
+def _max_pool(x, geometry: Geometry, indices: bool):
     if not indices:
-        return mx.max(flat, axis=-1)
+        return geometry.reduced(x, _lowest(x), mx.maximum)
+    flat = geometry.windows(x, _lowest(x))
     which = _first_maximum(flat)
     values = mx.take_along_axis(flat, which[..., None], axis=-1)[..., 0]
     return values, _flat_positions(which.astype(mx.int64), geometry)
@@ -148,9 +159,8 @@ def _flat_positions(which: mx.array, geometry: Geometry) -> mx.array:
     return position
 
 
-def _avg_pool(n: int, x, geometry: Geometry, include_pad: bool, divisor):
-    windows = geometry.windows(wide(x), 0)
-    total = mx.sum(windows, axis=tuple(range(-n, 0)))
+def _avg_pool(x, geometry: Geometry, include_pad: bool, divisor):
+    total = geometry.reduced(wide(x), 0, mx.add)
     if divisor is None:
         divisor = _window_sizes(geometry, include_pad)
     if is_float(x):
@@ -185,12 +195,12 @@ def _register(n: int) -> None:
         return_indices=False,
     ):  # fmt: skip
         shape = geometry(max_name, input, kernel_size, stride, padding, dilation, ceil_mode)
-        return _max_pool(n, input, shape, indices=True)
+        return _max_pool(input, shape, indices=True)
 
     @op(f"_{max_name}", at=())
     def values(input, kernel_size, stride, padding, dilation, ceil_mode):
         shape = geometry(max_name, input, kernel_size, stride, padding, dilation, ceil_mode)
-        return _max_pool(n, input, shape, indices=False)
+        return _max_pool(input, shape, indices=False)
 
     @composite(max_name, at=("torch",))
     def max_pool(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
@@ -207,7 +217,7 @@ def _register(n: int) -> None:
                 f"\"{avg_name}_out_frame\" not implemented for '{torch_name(input)}'"
             )
         shape = geometry(avg_name, input, kernel_size, stride, padding, 1, ceil_mode)
-        return _avg_pool(n, input, shape, count_include_pad, divisor_override)
+        return _avg_pool(input, shape, count_include_pad, divisor_override)
 
     averaged.__doc__ = f"Mean over windows of {n} dimensions. torch.nn.functional.{avg_name}."
     max_pool.__doc__ = f"Maximum over windows of {n} dimensions. torch.{max_name}."
