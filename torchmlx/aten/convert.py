@@ -12,7 +12,7 @@ from ..core import layout
 from ..core.device import device
 from ..core.dtype import dtype
 from ..core.layout import wrap_dim
-from ..core.op import composite
+from ..core.op import checked_number, composite
 from ..core.tensor import Tensor, check_leaf_write, from_array
 
 method = ("Tensor",)
@@ -44,10 +44,10 @@ def cast_array(array: mx.array, source: dtype, target: dtype) -> mx.array:
         return cast_array(_from_float8(array, source), dtypes.float32, target)
     if target.opaque:
         return _to_float8(cast_array(array, source, dtypes.float32), target)
-    if source.is_complex and not target.is_complex:
-        array = mx.real(array)
     if target is dtypes.bool_:
         return array != 0
+    if source.is_complex and not target.is_complex:
+        array = mx.real(array)
     return array.astype(target.mx)
 
 
@@ -201,10 +201,17 @@ def is_contiguous(self, memory_format=contiguous_format):
     return layout.is_contiguous(self.shape, self._strides)
 
 
+def _number(value) -> mx.array:
+    kind = mx.int64 if isinstance(value, int) else mx.float64
+    return mx.array(value, mx.complex64 if isinstance(value, complex) else kind)
+
+
 @composite(at=method)
 def copy_(self, src, non_blocking=False):
     """Copy src (broadcastable, any dtype or device) into this tensor. Tensor.copy_."""
     check_leaf_write(self)
+    if not isinstance(src, Tensor):  # wraps around where fill_ refuses
+        src = from_array(_number(src), self.device)
     array = cast_array(src._read(), src.dtype, self.dtype)
     shape = tuple(self.shape)
     if array.shape != shape:
@@ -230,7 +237,7 @@ def fill_(self, value):
             )
         self._fill(cast_array(value._read(), value.dtype, self.dtype))
         return self
-    self._fill(mx.array(value, self.dtype.mx))
+    self._fill(checked_number(value, self.dtype))
     return self
 
 

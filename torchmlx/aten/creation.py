@@ -12,7 +12,7 @@ from ..core import device as devices
 from ..core import dtype as dtypes
 from ..core import layout
 from ..core.cell import NumpyCell, of_numpy
-from ..core.op import composite
+from ..core.op import checked_number, composite
 from ..core.tensor import Tensor, from_array, from_cell
 from .convert import cast_array
 from .shape import sizes
@@ -41,7 +41,7 @@ def made(
 # ---- from data
 
 
-def _nested_array(data):
+def _nested_array(data, dtype=None):
     """Nested lists (of numbers and tensors) as an mx.array whose dtype follows torch's rules."""
     shape = _shape_of(data)
     leaves: list = []
@@ -53,21 +53,31 @@ def _nested_array(data):
         own = leaf.dtype if isinstance(leaf, Tensor) else dtypes.scalar_dtype(leaf)
         kind = own if kind is None else dtypes.promote_types(kind, own)
     values = [leaf.item() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    return _numbers(values, kind).reshape(shape)
+    return _numbers(values, kind, dtype).reshape(shape)
 
 
-def _numbers(values: list, kind) -> mx.array:
+def _numbers(values: list, kind, dtype=None) -> mx.array:
+    """Python numbers of a kind, rounded once, to `dtype` where one is asked for."""
+    target = dtype or kind
+    if kind.is_complex and not target.is_complex:
+        raise TypeError("must be real number, not complex")
+    if target.category == dtypes.INTEGER:
+        return mx.array(np.array([_integer(v, target) for v in values], target.name))
+    if kind.category <= dtypes.FLOAT and target.category == dtypes.FLOAT and not target.opaque:
+        return mx.array(np.array(values, np.float64), dtype=mx.float64).astype(target.mx)
     if kind.category == dtypes.INTEGER:
-        _check_range(values)
         return mx.array(np.array(values, np.int64))
-    if kind.category == dtypes.FLOAT:
-        return mx.array(np.array(values, np.float64), dtype=mx.float64).astype(kind.mx)
     return mx.array(values, kind.mx)
 
 
-def _check_range(values) -> None:
-    if any(not -(2**63) <= v < 2**63 for v in values):
-        raise RuntimeError("Overflow when unpacking long long")
+def _integer(value, target) -> int:
+    limits = dtypes.iinfo(target)
+    if isinstance(value, int) and not -(2**63) <= value < 2 ** (63 + (target.name == "uint64")):
+        raise ValueError("Overflow when unpacking long long")
+    low = limits.min if target.is_signed else -limits.max
+    if value != value or not low <= value <= limits.max:
+        raise RuntimeError(f"value cannot be converted to type {target.name} without overflow")
+    return int(value) % (1 << limits.bits) if value < 0 and not target.is_signed else int(value)
 
 
 def _shape_of(data) -> tuple[int, ...]:
@@ -104,10 +114,10 @@ def _collect(data, shape, leaves: list, depth: int = 0) -> None:
         _collect(item, shape, leaves, depth + 1)
 
 
-def _array_of(data) -> mx.array:
+def _array_of(data, dtype=None) -> mx.array:
     if isinstance(data, NUMBERS):
         kind = dtypes.scalar_dtype(data)
-        return _numbers([data], kind).reshape(())
+        return _numbers([data], kind, dtype).reshape(())
     if isinstance(data, np.ndarray | np.generic):
         return _from_ndarray(np.asarray(data))
     if isinstance(data, mx.array):
@@ -116,7 +126,7 @@ def _array_of(data) -> mx.array:
         data = list(data)
         if data and all(isinstance(d, np.ndarray) for d in data):
             return _from_ndarray(np.array(data))
-        return _nested_array(data)
+        return _nested_array(data, dtype)
     if hasattr(data, "__array__"):
         return _from_ndarray(np.asarray(data))
     if isinstance(data, str):
@@ -150,7 +160,7 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=Fal
         copied = data.to(dtype or data.dtype, copy=True).detach()
         copied = copied if device is None else copied.to(device)
         return copied.requires_grad_() if requires_grad else copied
-    return made(_array_of(data), dtype, device, requires_grad)
+    return made(_array_of(data, dtype), dtype, device, requires_grad)
 
 
 @composite(at=function, aliases=("asarray",))
@@ -224,6 +234,8 @@ def _full(shape, value, dtype, device, requires_grad=False) -> Tensor:
         raise TypeError(f"{dtype} is not supported: MLX has no such type")
     if dtype.opaque:
         value = cast_array(mx.array(float(value)), dtypes.float32, dtype)
+    else:
+        value = checked_number(value, dtype)
     if devices.STREAMS:
         with devices.stream_of(where):
             array = mx.full(shape, value, dtype.mx)

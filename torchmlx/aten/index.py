@@ -16,7 +16,7 @@ from ..core import device as devices
 from ..core import dtype as dtypes
 from ..core import layout, views
 from ..core.layout import wrap_dim
-from ..core.op import composite, op
+from ..core.op import checked_number, composite, op
 from ..core.tensor import Tensor, check_leaf_write, from_array
 
 
@@ -356,7 +356,7 @@ def _values(value, x: Tensor) -> mx.array:
         array = value._read()
         return array if array.dtype == x.dtype.mx else array.astype(x.dtype.mx)
     if isinstance(value, (bool, int, float, complex)):
-        return mx.array(value, x.dtype.mx)
+        return checked_number(value, x.dtype)
     return mx.array(np.asarray(value)).astype(x.dtype.mx)
 
 
@@ -415,18 +415,29 @@ def masked_select(input, mask):
     return input.expand(shape)[mask.expand(shape)]
 
 
-@op(inplace=True)
+@composite(inplace=True)
 def masked_fill(input, mask, value):
     """`input` with `value` where the mask (bool, broadcastable) holds, in input's dtype.
 
     torch.masked_fill.
     """
-    if mask.dtype != mx.bool_:
-        raise RuntimeError("masked_fill only supports boolean masks, but got dtype of a number")
-    value = (
-        value.astype(input.dtype) if isinstance(value, mx.array) else mx.array(value, input.dtype)
-    )
-    return mx.where(mask, value, input)
+    if mask.dtype is not dtypes.bool_:
+        raise RuntimeError(
+            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
+        )
+    if isinstance(value, Tensor) and value.ndim:
+        raise RuntimeError(
+            "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
+            f"{value.ndim} dimension(s)."
+        )
+    if not isinstance(value, Tensor):
+        value = from_array(checked_number(value, input.dtype), input.device, input.dtype)
+    return _masked_fill(input, mask, value)
+
+
+@op("_masked_fill", at=(), pointwise=True)
+def _masked_fill(input, mask, value):
+    return mx.where(mask, value.astype(input.dtype), input)
 
 
 @composite(inplace=True)
@@ -474,6 +485,8 @@ def take(input, index):
 def gather(input, dim, index, *, sparse_grad=False):
     """out[i][j] = input[index[i][j]][j] for dim 0, and so on. torch.gather."""
     d = wrap_dim(dim, input.ndim)
+    if index.numel() == 0:
+        return from_array(mx.zeros(index.shape, input.dtype.mx), input.device, input.dtype)
     if index.dtype not in (dtypes.int64, dtypes.int32):
         raise RuntimeError("gather(): Expected dtype int64 for index")
     if input.ndim == 0:
@@ -510,7 +523,7 @@ def _scatter(input: Tensor, dim: int, index: Tensor, source, reduce: str | None)
     if isinstance(source, Tensor):
         values = source._read()[tuple(slice(0, n) for n in index.shape)].astype(array.dtype)
     else:
-        values = mx.broadcast_to(mx.array(source, array.dtype), index.shape)
+        values = mx.broadcast_to(checked_number(source, input.dtype), index.shape)
     places = [
         where
         if a == d
@@ -594,7 +607,7 @@ def index_copy(input, dim, index, source):
 def index_fill(input, dim, index, value):
     """`input` with a number written at `index`. torch.index_fill."""
     array, places = _along(input, dim, index, "index_fill")
-    return _like_input(_assigned(array, places, mx.array(_number(value), input.dtype.mx)), input)
+    return _like_input(_assigned(array, places, checked_number(_number(value), input.dtype)), input)
 
 
 def _number(value):

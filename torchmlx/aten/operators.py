@@ -59,9 +59,13 @@ def install() -> None:
     }  # fmt: skip
     for name, entry in both.items():
         _binary(f"__{name}__", call[entry])
-        _binary(f"__r{name}__", call[entry], reflected=True)
+        if name != "truediv":
+            commutes = name in ("add", "mul", "and", "or", "xor")
+            _binary(f"__r{name}__", call[entry], reflected=not commutes)
         if TABLE[entry].inplace:
             _inplace(f"__i{name}__", entry)
+    # torch divides a number by a tensor in two roundings.
+    _binary("__rtruediv__", lambda x, number: x.reciprocal() * number)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         _comparison(f"__{name}__", call[name])
     for name, entry in {

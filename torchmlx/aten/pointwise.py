@@ -9,7 +9,7 @@ import math
 import mlx.core as mx
 
 from ..core import dtype as dtypes
-from ..core.op import composite, op
+from ..core.op import checked_number, composite, op
 from ..core.tensor import Tensor
 
 binary = functools.partial(op, promote="input other", inplace=True)
@@ -28,6 +28,9 @@ _INTEGERS = (
     mx.uint32,
     mx.uint64,
 )
+
+
+_UNSIGNED = (mx.uint8, mx.uint16, mx.uint32, mx.uint64)
 
 
 def _is_integer(x: mx.array) -> bool:
@@ -57,7 +60,7 @@ def in_float32(function):
 # ---- arithmetic
 
 
-@arithmetic()
+@binary()
 def add(input, other, *, alpha=1):
     """input + alpha * other. torch.add."""
     return input + other if alpha == 1 else _scaled(input, other, alpha)
@@ -79,7 +82,7 @@ def _no_bools(*operands) -> None:
         )
 
 
-@op("_sub", at=(), promote="input other", opmath=True, pointwise=True)
+@op("_sub", at=(), promote="input other", pointwise=True)
 def _sub(input, other, alpha=1):
     return input - other if alpha == 1 else _scaled(input, other, -alpha)
 
@@ -96,10 +99,7 @@ def _scaled(input, other, alpha):
         raise RuntimeError(
             "For integral input tensors, argument alpha must not be a floating point number."
         )
-    if _is_half(input):
-        wide = input.astype(mx.float32) + other.astype(mx.float32) * alpha
-        return wide.astype(input.dtype)
-    return input + other * mx.array(alpha, input.dtype)
+    return in_float32(lambda x, y: x + y * mx.array(alpha, x.dtype))(input, other)
 
 
 @composite()
@@ -115,58 +115,69 @@ def mul(input, other):
     return mx.logical_and(input, other) if input.dtype == mx.bool_ else input * other
 
 
-def _true_divide(input, other):
-    if _is_integer(input):
-        input, other = input.astype(mx.float32), other.astype(mx.float32)
-    return input / other
-
-
 def _no_zero_divisor(other) -> None:
     """Integer division by zero is an error in torch; MLX would answer 0."""
-    if _is_integer(other) and other.size and bool(mx.any(other == 0).item()):
+    if other.size and bool(mx.any(other == 0).item()):
         raise RuntimeError("ZeroDivisionError")
 
 
 def _floor_quotient(input, other):
-    if _is_integer(input):
-        _no_zero_divisor(other)
-        if other.dtype not in (mx.int32, mx.int64):
-            return input // other
-        # The least integer divided by -1 overflows: a trap of the processor, which ends the process.
-        minus = other == -1
-        return mx.where(minus, -input, input // mx.where(minus, mx.array(1, other.dtype), other))
-    return in_float32(lambda x, y: mx.floor(x / y))(input, other)
+    if not _is_integer(input):
+        _not_complex(input, "div_floor")
+        return in_float32(_floored)(input, other)
+    not_bool(input, "div_floor")
+    _no_zero_divisor(other)
+    if other.dtype not in (mx.int32, mx.int64):
+        return input // other
+    # The least integer divided by -1 overflows: a trap of the processor, which ends the process.
+    minus = other == -1
+    return mx.where(minus, -input, input // mx.where(minus, mx.array(1, other.dtype), other))
 
 
-@arithmetic(aliases=("divide",))
-def div(input, other, *, rounding_mode=None):
-    """Quotient; rounding_mode None (true division), "floor" or "trunc". torch.div."""
-    if rounding_mode is None:
-        return _true_divide(input, other)
-    if rounding_mode == "floor":
-        return _floor_quotient(input, other)
-    if rounding_mode != "trunc":
-        raise RuntimeError(
-            "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
-            f"'{rounding_mode}'"
-        )
-    return _trunc_quotient(input, other)
+def _floored(x, y):
+    """floor(x / y) as C99 allows it: the quotient is rounded to an integer once (c10::div_floor)."""
+    left = _fmod(x, y)
+    quotient = (x - left) / y
+    quotient = quotient - ((left != 0) & ((y < 0) != (left < 0))).astype(x.dtype)
+    floor = mx.floor(quotient)
+    floor = floor + (quotient - floor > 0.5).astype(x.dtype)
+    floor = mx.where(quotient != 0, floor, with_sign(mx.zeros_like(quotient), x / y))
+    return mx.where(y == 0, x / y, floor)
 
 
 def _trunc_quotient(input, other):
     if not _is_integer(input):
+        _not_complex(input, "div_trunc")
         return mx.trunc(input / other)
     floor = _floor_quotient(input, other)
     return floor + ((floor < 0) & (floor * other != input)).astype(input.dtype)
 
 
-@arithmetic()
+@arithmetic(to_float=True)
 def true_divide(input, other):
     """Quotient as a floating point number. torch.true_divide."""
-    return _true_divide(input, other)
+    return input / other
 
 
-@binary()
+@op("_div_rounded", at=(), promote="input other", opmath=True, pointwise=True)
+def _div_rounded(input, other, rounding_mode):
+    return (_floor_quotient if rounding_mode == "floor" else _trunc_quotient)(input, other)
+
+
+@composite(aliases=("divide",), inplace=True)
+def div(input, other, *, rounding_mode=None, out=None):
+    """Quotient; rounding_mode None (true division), "floor" or "trunc". torch.div."""
+    if rounding_mode is None:
+        return true_divide(input, other, out=out)
+    if rounding_mode not in ("floor", "trunc"):
+        raise RuntimeError(
+            "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+            f"'{rounding_mode}'"
+        )
+    return _div_rounded(input, other, rounding_mode, out=out)
+
+
+@arithmetic()
 def floor_divide(input, other):
     """Quotient rounded towards minus infinity. torch.floor_divide."""
     return _floor_quotient(input, other)
@@ -177,73 +188,124 @@ def remainder(input, other):
     """Python's modulus: the sign of the divisor. torch.remainder."""
     if _is_integer(input):
         return input - _floor_quotient(input, other) * other
+    _not_complex(input, "remainder")
     left = _fmod(input, other)
     return mx.where((left != 0) & ((left < 0) != (other < 0)), left + other, left)
 
 
 def _fmod(input, other):
+    not_bool(input, "fmod")
     if _is_integer(input):
         return input - _trunc_quotient(input, other) * other
     magnitude = mx.remainder(mx.abs(input), mx.abs(other))
     magnitude = mx.where(mx.isinf(other) & mx.isfinite(input), mx.abs(input), magnitude)
-    result = mx.where(input < 0, -magnitude, magnitude)
-    return mx.where(mx.isinf(input) | (other == 0), mx.array(math.nan, input.dtype), result)
+    undefined = mx.isinf(input) | (other == 0)
+    return mx.where(undefined, mx.array(math.nan, input.dtype), with_sign(magnitude, input))
 
 
 @binary()
 def fmod(input, other):
     """C's modulus: the sign of the dividend. torch.fmod."""
+    _not_complex(input, "fmod")
     return _fmod(input, other)
 
 
-@op(promote="input exponent", inplace=True, opmath=True)
-def pow(input, exponent):
-    """input ** exponent. Negative integer powers of integers are an error. torch.pow."""
+BITS = {2: mx.int16, 4: mx.int32, 8: mx.int64}
+
+
+def is_negative(x):
+    """Whether the sign is set, of -0.0 and NaN too."""
+    return x < 0 if _is_integer(x) else mx.view(x, BITS[x.itemsize]) < 0
+
+
+def with_sign(magnitude, x):
+    """`magnitude` (not negative) with the sign of x."""
+    return mx.where(is_negative(x), -magnitude, magnitude)
+
+
+@op("_pow", at=(), promote="input exponent", opmath=True, pointwise=True)
+def _pow(input, exponent):
     if _is_integer(input):
         return _integer_power(input, exponent)
     return in_float32(mx.power)(input, exponent)
 
 
+@composite(inplace=True)
+def pow(input, exponent, *, out=None):
+    """input ** exponent. Negative integer powers of integers are an error. torch.pow."""
+    if not isinstance(exponent, Tensor) or (exponent.ndim == 0 and isinstance(input, Tensor)):
+        number = exponent.item() if isinstance(exponent, Tensor) else exponent
+        if _is_integral(input) and isinstance(number, int):
+            if number < 0:
+                raise RuntimeError("Integers to negative integer powers are not allowed.")
+            if number is exponent:
+                checked_number(number, input.dtype)
+        if number == 0.5 and not _is_integral(input) and isinstance(input, Tensor):
+            return input.sqrt() if out is None else out.copy_(input.sqrt())
+    return _pow(input, exponent, out=out)
+
+
+def _is_integral(x) -> bool:
+    return isinstance(x, Tensor) and x.dtype.category == dtypes.INTEGER
+
+
 def _integer_power(base, exponent):
+    """Powers that wrap around; a negative exponent leaves 1 and -1, and 0 otherwise."""
     if base.dtype == mx.bool_:
-        base, exponent = base.astype(mx.int64), exponent.astype(mx.int64)
-    if exponent.size and bool(mx.any(exponent < 0).item()):
-        if exponent.ndim == 0:
-            raise RuntimeError("Integers to negative integer powers are not allowed.")
-        magnitude_one = mx.abs(base) == 1
-        odd = (exponent % 2) != 0
-        reciprocal = mx.where(magnitude_one, mx.where(odd, base, mx.ones_like(base)), 0)
-        return mx.where(exponent < 0, reciprocal, mx.power(base, mx.maximum(exponent, 0)))
-    return mx.power(base, exponent)
+        raise NotImplementedError("\"pow\" not implemented for 'Bool'")
+    if base.dtype in _UNSIGNED:
+        return mx.power(base, exponent)
+    odd = (exponent & 1) != 0
+    unit = mx.where(odd, base, mx.ones_like(base))
+    reciprocal = mx.where(mx.abs(base) == 1, unit, mx.zeros_like(base))
+    power = mx.power(base, mx.maximum(exponent, mx.array(0, exponent.dtype)))
+    return mx.where(exponent < 0, reciprocal, power)
 
 
-@op(promote="input end weight", inplace=True)
-def lerp(input, end, weight):
-    """input + weight * (end - input), exact at both ends. torch.lerp."""
-    return _lerp(input, end, weight)
-
-
+@op("_lerp", at=(), promote="input end weight", opmath=True, pointwise=True)
 @in_float32
-def _lerp(start, end, weight):
-    near = start + weight * (end - start)
-    return mx.where(mx.abs(weight) < 0.5, near, end - (end - start) * (1 - weight))
+def _lerp(input, end, weight):
+    difference = end - input
+    near = input + weight * difference
+    return mx.where(mx.abs(weight) < 0.5, near, end - difference * (1 - weight))
+
+
+@composite(inplace=True)
+def lerp(input, end, weight):
+    """input + weight * (end - input), exact at both ends; one dtype. torch.lerp."""
+    for name, other in (("end", end), ("weight", weight)):
+        if isinstance(other, Tensor) and other.dtype is not input.dtype:
+            raise RuntimeError(
+                f"expected dtype {input.dtype} for `{name}` but got dtype {other.dtype}"
+            )
+    if input.dtype.category < dtypes.FLOAT:
+        raise NotImplementedError(
+            f"\"lerp_kernel_scalar\" not implemented for '{input.dtype.torch_name}'"
+        )
+    return _lerp(input, end, weight)
 
 
 @op(promote="input tensor1 tensor2", inplace=True)
 def addcmul(input, tensor1, tensor2, *, value=1):
     """input + value * tensor1 * tensor2. torch.addcmul."""
+    not_bool(input, "addcmul")
     return in_float32(lambda a, b, c: a + _times(b, value) * c)(input, tensor1, tensor2)
 
 
-@op(promote="input tensor1 tensor2", inplace=True)
-def addcdiv(input, tensor1, tensor2, *, value=1):
-    """input + value * tensor1 / tensor2; floating point only. torch.addcdiv."""
-    if _is_integer(input):
-        raise RuntimeError(
-            "Integer division with addcdiv is no longer supported, and in a future release addcdiv "
-            "will perform a true division of tensor1 and tensor2."
-        )
+@op("_addcdiv", at=(), promote="input tensor1 tensor2", pointwise=True)
+def _addcdiv(input, tensor1, tensor2, value=1):
     return in_float32(lambda a, b, c: a + _times(b, value) / c)(input, tensor1, tensor2)
+
+
+@composite(inplace=True)
+def addcdiv(input, tensor1, tensor2, *, value=1, out=None):
+    """input + value * tensor1 / tensor2; floating point only. torch.addcdiv."""
+    if all(t.dtype.category < dtypes.FLOAT for t in (tensor1, tensor2)):
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported, and in a future  release "
+            "addcdiv will perform a true division of tensor1 and tensor2."
+        )
+    return _addcdiv(input, tensor1, tensor2, value, out=out)
 
 
 def _times(x, value):
@@ -283,7 +345,13 @@ def positive(input):
 
 def _not_complex(input, name: str) -> None:
     if input.dtype == mx.complex64:
-        raise NotImplementedError(f"{name} is not supported for complex types")
+        raise NotImplementedError(f"\"{name}_cpu\" not implemented for 'ComplexFloat'")
+
+
+def not_bool(input, name: str) -> None:
+    """torch's error of operations that have no bool variant."""
+    if input.dtype == mx.bool_:
+        raise NotImplementedError(f"\"{name}_cpu\" not implemented for 'Bool'")
 
 
 def _clamp_bounds(input, min, max):
@@ -304,30 +372,38 @@ def clamp(input, min=None, max=None):
 @op(promote="input min", inplace=True)
 def clamp_min(input, min):
     """Elements at least `min`. torch.clamp_min."""
-    return mx.maximum(input, min)
+    return _clamp_bounds(input, min, None)
 
 
 @op(promote="input max", inplace=True)
 def clamp_max(input, max):
     """Elements at most `max`. torch.clamp_max."""
-    return mx.minimum(input, max)
+    return _clamp_bounds(input, None, max)
+
+
+def _no_complex_order(input, name: str) -> None:
+    if input.dtype == mx.complex64:
+        raise RuntimeError(f"{name} not implemented for complex tensors.")
 
 
 @op(promote="input other", pointwise=True)
 def maximum(input, other):
     """The larger element; NaN if either is. torch.maximum."""
+    _no_complex_order(input, "maximum")
     return mx.maximum(input, other)
 
 
 @op(promote="input other", pointwise=True)
 def minimum(input, other):
     """The smaller element; NaN if either is. torch.minimum."""
+    _no_complex_order(input, "minimum")
     return mx.minimum(input, other)
 
 
 @op(promote="input other", pointwise=True)
 def fmax(input, other):
     """The larger element, the other one where one is NaN. torch.fmax."""
+    _no_complex_order(input, "fmax")
     if _is_integer(input):
         return mx.maximum(input, other)
     return mx.where(
@@ -338,6 +414,7 @@ def fmax(input, other):
 @op(promote="input other", pointwise=True)
 def fmin(input, other):
     """The smaller element, the other one where one is NaN. torch.fmin."""
+    _no_complex_order(input, "fmin")
     if _is_integer(input):
         return mx.minimum(input, other)
     return mx.where(
@@ -382,6 +459,8 @@ def frac(input):
 def _comparison(name, function, *aliases):
     @op(name, promote="input other", pointwise=True, aliases=aliases)
     def compare(input, other):
+        if name not in ("eq", "ne"):
+            _not_complex(input, name)
         return function(input, other)
 
     compare.__doc__ = f"Elementwise comparison, a bool tensor. torch.{name}."
@@ -436,16 +515,29 @@ _bitwise("bitwise_or", mx.logical_or, mx.bitwise_or)
 _bitwise("bitwise_xor", mx.not_equal, mx.bitwise_xor)
 
 
-@binary(aliases=("__lshift__",))
-def bitwise_left_shift(input, other):
-    """input << other. torch.bitwise_left_shift."""
-    return mx.left_shift(input, other)
+def _shift(name: str, function):
+    @binary(name)
+    def shift(input, other):
+        if not _is_integer(input) or input.dtype == mx.bool_:
+            raise NotImplementedError(f"\"{name}_cpu\" not implemented for '{_torch_name(input)}'")
+        bits = 8 * input.itemsize
+        return function(input, other, (other >= 0) & (other < bits))
+
+    shift.__doc__ = f"torch.{name}: integers; shifting by all the bits or more leaves the sign."
 
 
-@binary(aliases=("__rshift__",))
-def bitwise_right_shift(input, other):
-    """input >> other, arithmetic. torch.bitwise_right_shift."""
-    return mx.right_shift(input, other)
+def _right_shift(x, n, inside):
+    shifted = mx.right_shift(x, mx.where(inside, n, mx.zeros_like(n)))
+    return mx.where(inside, shifted, -(x < 0).astype(x.dtype))
+
+
+_shift(
+    "bitwise_left_shift",
+    lambda x, n, inside: mx.where(
+        inside, mx.left_shift(x, mx.where(inside, n, mx.zeros_like(n))), mx.zeros_like(x)
+    ),
+)
+_shift("bitwise_right_shift", _right_shift)
 
 
 @unary()
@@ -471,12 +563,24 @@ _predicate("isposinf", mx.isposinf, False)
 _predicate("isneginf", mx.isneginf, False)
 
 
-@op(promote="input other", pointwise=True)
-def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    """|input - other| <= atol + rtol * |other|. torch.isclose."""
+@op("_isclose", at=(), pointwise=True)
+def _isclose(input, other, rtol, atol, equal_nan):
+    close = input == other
+    if equal_nan and not _is_integer(input):
+        close = close | (mx.isnan(input) & mx.isnan(other))
     if _is_integer(input):
-        input, other = input.astype(mx.float64), other.astype(mx.float64)
-    return mx.isclose(input, other, rtol=rtol, atol=atol, equal_nan=equal_nan)
+        input, other = input.astype(mx.float32), other.astype(mx.float32)
+    allowed = mx.abs(other * mx.array(rtol, other.dtype)) + atol
+    error = mx.abs(input - other)
+    return close | (mx.isfinite(error) & (error <= allowed))
+
+
+@composite()
+def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """|input - other| <= atol + rtol * |other|, of one dtype. torch.isclose."""
+    if input.dtype is not other.dtype:
+        raise RuntimeError(f"{input.dtype.torch_name} did not match {other.dtype.torch_name}")
+    return _isclose(input, other, rtol, atol, equal_nan)
 
 
 @op("_select", at=(), promote="input other", pointwise=True)
@@ -493,28 +597,3 @@ def where(condition, input=None, other=None):
     if input is None:
         return condition.nonzero(as_tuple=True)
     return _select(condition, input, other)
-
-
-# ---- transcendental: integers become floats
-
-
-def _elementary(name, function, *aliases, wide=True):
-    @to_float(name, aliases=aliases)
-    def elementary(input):
-        return in_float32(function)(input) if wide else function(input)
-
-    elementary.__doc__ = (
-        f"Elementwise {name}; integers become the default float dtype. torch.{name}."
-    )
-
-
-for _name, _function, *_aliases in (
-    ("exp", mx.exp), ("expm1", mx.expm1), ("log", mx.log), ("log2", mx.log2), ("log10", mx.log10),
-    ("log1p", mx.log1p), ("sqrt", mx.sqrt), ("rsqrt", mx.rsqrt), ("sin", mx.sin), ("cos", mx.cos),
-    ("tan", mx.tan), ("sinh", mx.sinh), ("cosh", mx.cosh), ("tanh", mx.tanh),
-    ("asin", mx.arcsin, "arcsin"), ("acos", mx.arccos, "arccos"), ("atan", mx.arctan, "arctan"),
-    ("asinh", mx.arcsinh, "arcsinh"), ("acosh", mx.arccosh, "arccosh"),
-    ("atanh", mx.arctanh, "arctanh"), ("sigmoid", mx.sigmoid), ("erf", mx.erf),
-    ("reciprocal", mx.reciprocal),
-):  # fmt: skip
-    _elementary(_name, _function, *_aliases)

@@ -203,9 +203,11 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
-    """Cast the promoted arguments to their common dtype. The third result is the dtype to cast the
-    result
-    back to, where the computation runs in float32 for the sake of a Python scalar (opmath)."""
+    """Cast the promoted arguments to their common dtype.
+
+    The third result is the dtype to cast the result back to, where the computation runs in float32
+    because of a scalar second operand (opmath).
+    """
     found = [
         (p if p < len(args) else n, args[p] if p < len(args) else kwargs[n])
         for p, n in rule.promote
@@ -215,33 +217,62 @@ def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
     common = result_type(*operands)
     if rule.to_float and common.category < dtypes.FLOAT:
         common = dtypes.get_default_dtype()
-    storage, cast_back = common.mx, None
-    if rule.opmath and common in _HALF and any(_inexact(v, common) for v in operands):
-        storage, cast_back = mx.float32, common.mx
     if common.mx is None:
         raise TypeError("complex128 is not supported: MLX has no such type. Use complex64.")
     if common.opaque and not rule.float8:
         raise NotImplementedError(f"not implemented for '{common.torch_name}'")
+    wide = rule.opmath and common in _HALF and _inexact(operands[-1], common)
     args, kwargs = list(args), dict(kwargs)
     for key, value in found:
+        if value is None:
+            continue
         if isinstance(value, Tensor):
             tensors.append(value)
             array = value._read()
+            if wide and value is not operands[-1]:
+                array = array.astype(common.mx)
+            storage = mx.float32 if wide else common.mx
             value = array if array.dtype == storage else array.astype(storage)
-        elif (
-            value is not None
-            and not isinstance(value, (bool, int, float, complex))
-            or value is not None
-            and common.category >= dtypes.FLOAT
-        ):
-            value = mx.array(value, storage)
-        elif value is not None:
-            value = mx.array(_fit(value, common), storage)
+        else:
+            value = _scalar(value, common, mx.float32 if wide else common.mx)
         if isinstance(key, int):
             args[key] = value
         else:
             kwargs[key] = value
-    return args, kwargs, cast_back
+    return args, kwargs, common.mx if wide else None
+
+
+def _scalar(value, common: dtype, storage: mx.Dtype) -> mx.array:
+    if common.category >= dtypes.FLOAT or not isinstance(value, (bool, int, float, complex)):
+        return mx.array(value, storage)
+    return mx.array(_fit(value, common), storage)
+
+
+def checked_number(value, target: dtype) -> mx.array:
+    """A Python number as a 0-d array of `target`, or torch's error where it does not fit."""
+    if target is dtypes.bool_:
+        return mx.array(value != 0)
+    if target.category == dtypes.INTEGER and not isinstance(value, complex):
+        limits = dtypes.iinfo(target)
+        low = limits.min if target.is_signed else -limits.max
+        if value != value or not low <= value <= limits.max:
+            raise RuntimeError(
+                f"value cannot be converted to type {_C_NAMES[target.name]} without overflow"
+            )
+        value = _fit(value, target)
+    elif target.category < dtypes.COMPLEX and isinstance(value, complex):
+        if value.imag != 0:
+            raise RuntimeError(
+                f"value cannot be converted to type {_C_NAMES.get(target.name, target.name)} "
+                "without overflow"
+            )
+        return checked_number(value.real, target)
+    if target.opaque:
+        raise NotImplementedError(f"not implemented for '{target.torch_name}'")
+    return mx.array(value, target.mx)
+
+
+_C_NAMES = {f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)}
 
 
 def _fit(value, target: dtype):
@@ -253,7 +284,9 @@ def _fit(value, target: dtype):
 
 
 def _inexact(value, half: dtype) -> bool:
-    """Whether a Python scalar loses digits in `half`, so that where it is rounded matters."""
+    """Whether a number or 0-d tensor may lose digits in `half`: then it matters where it rounds."""
+    if isinstance(value, Tensor):
+        return value.dtype is not half and value.ndim == 0
     return type(value) in (int, float) and _loses_digits(value, half)
 
 
