@@ -53,11 +53,9 @@ def _plain(query, key, value, mask, scale):
         scores = mx.where(mask, scores, mx.array(-math.inf, compute))
     elif mask is not None:
         scores = scores + mask.astype(compute)
-    if mask is None:
-        weights = softmax(scores, -1)
-    else:
-        peak = mx.max(scores, axis=-1, keepdims=True)
-        weights = _zero_dead_rows(softmax(scores, -1), peak != -math.inf)
+    # torch's CPU kernel gives 0 for rows of NaN scores as well as for rows masked everywhere.
+    alive = mx.any(scores > -math.inf, axis=-1, keepdims=True)
+    weights = _zero_dead_rows(softmax(scores, -1), alive)
     if groups > 1:
         weights = weights.reshape(*query.shape[:-1], key.shape[-2])
         result = (weights @ value).reshape(*shape[:-1], value.shape[-1])
@@ -140,8 +138,3 @@ def _same_lead(*tensors: Tensor):
 def _with_dropout(query, key, value, mask, p, causal, scale):
     """Attention whose weights are dropped with probability p: the weights must exist as a tensor."""
     raise NotImplementedError("scaled_dot_product_attention: dropout_p > 0 is not implemented")
-
-
-@op("_interim_softmax", at=())
-def _interim_softmax(x, dim):
-    return softmax(x, dim)

@@ -8,8 +8,8 @@ import mlx.core as mx
 
 from ..core.op import composite, op
 from ..core.tensor import Tensor
-from ._calling import is_float, torch_name, wide
-from .reduce import vector_norm_of
+from ._calling import count, is_float, torch_name, wide
+from .reduce import total, vector_norm_of
 
 
 def _check_trailing(name: str, x: mx.array, shape, weight, bias) -> tuple[int, ...]:
@@ -64,8 +64,11 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
 
 def _moments(x: mx.array, axes) -> tuple[mx.array, mx.array]:
     """Mean and (biased) variance over axes, kept as dimensions of size 1."""
-    mean = mx.mean(x, axis=axes, keepdims=True)
-    return mean, mx.mean(mx.square(x - mean), axis=axes, keepdims=True)
+    axes = (axes,) if isinstance(axes, int) else axes
+    axes = tuple(a % x.ndim for a in axes)
+    elements = count(x.shape, axes)
+    mean = total(x, axes, True) / elements
+    return mean, total(mx.square(x - mean), axes, True) / elements
 
 
 def _per_channel(parameter, x: mx.array):

@@ -122,9 +122,6 @@ def _softmax_dim(dim, ndim: int) -> int:
 
 def softmax(input, dim=None, _stacklevel=3, dtype=None):
     """exp(input) over its sum along dim."""
-    if "softmax" not in _TABLE:  # INTERIM
-        x = input if dtype is None else input.to(dtype)
-        return _TABLE["_interim_softmax"].call(x, _softmax_dim(dim, x.ndim))
     return _TABLE["softmax"].call(input, _softmax_dim(dim, input.ndim), dtype=dtype)
 
 
