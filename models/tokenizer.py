@@ -30,10 +30,13 @@ class Tokenizer:
         special: Mapping[str, str],
         chat_template: ChatTemplate | None = None,
         clean_up: bool = False,
+        tool_template: ChatTemplate | None = None,
     ) -> None:
         self.backend = backend
         self.special = dict(special)
         self.chat_template = chat_template
+        # Some models have a template of its own for conversations with tools.
+        self.tool_template = tool_template or chat_template
         self.clean_up = clean_up
 
     @classmethod
@@ -53,7 +56,10 @@ class Tokenizer:
         # transformers 5 cleans up for WordPiece and Unigram only: with BPE it eats real spaces.
         is_bpe = type(backend.model).__name__ == "BPE"
         clean_up = bool(config.get("clean_up_tokenization_spaces")) and not is_bpe
-        return cls(backend, special, load_chat_template(folder, config), clean_up)
+        plain = load_chat_template(folder, config)
+        several = isinstance(config.get("chat_template"), list)
+        tools = load_chat_template(folder, config, "tool_use") if several else plain
+        return cls(backend, special, plain, clean_up, tools)
 
     @property
     def vocab_size(self) -> int:
@@ -105,9 +111,10 @@ class Tokenizer:
         `variables` go to the template, e.g. enable_thinking=False. Raises InputError if the model
         has no template or the template refuses.
         """
-        if self.chat_template is None:
+        template = self.chat_template if tools is None else self.tool_template
+        if template is None:
             raise InputError("the model has no chat template; give it a plain prompt (--raw)")
-        return self.chat_template.render(
+        return template.render(
             messages, tools, add_generation_prompt, **{**self.special, **variables}
         )
 

@@ -292,6 +292,13 @@ def test_encode_chat(tmp_path):
     assert ids == [0, *tokenizer.encode("the cat", add_special_tokens=False)]
 
 
+def test_a_template_for_tools_is_used_with_tools(tmp_path):
+    listed = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    tokenizer = Tokenizer.from_folder(folder(tmp_path, byte_level(), chat_template=listed))
+    assert tokenizer.apply_chat_template([]) == "plain"
+    assert tokenizer.apply_chat_template([], tools=[{}]) == "tools"
+
+
 @pytest.mark.network
 def test_smollm2_equals_transformers(smollm2, smollm2_gguf):
     transformers = pytest.importorskip("transformers")
