@@ -1,4 +1,4 @@
-"""Elementwise operations: arithmetic, comparison, logic, transcendental functions."""
+"""Elementwise arithmetic, and the helpers that elementwise operations share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INTEGERS = (
 _UNSIGNED = (mx.uint8, mx.uint16, mx.uint32, mx.uint64)
 
 
-def _is_integer(x: mx.array) -> bool:
+def is_integer(x: mx.array) -> bool:
     return x.dtype in _INTEGERS
 
 
@@ -55,9 +55,6 @@ def in_float32(function):
         return function(*wide, **kwargs).astype(input.dtype)
 
     return wrapped
-
-
-# ---- arithmetic
 
 
 @binary()
@@ -95,7 +92,7 @@ def sub(input, other, *, alpha=1, out=None):
 
 
 def _scaled(input, other, alpha):
-    if _is_integer(input) and isinstance(alpha, float):
+    if is_integer(input) and isinstance(alpha, float):
         raise RuntimeError(
             "For integral input tensors, argument alpha must not be a floating point number."
         )
@@ -122,8 +119,8 @@ def _no_zero_divisor(other) -> None:
 
 
 def _floor_quotient(input, other):
-    if not _is_integer(input):
-        _not_complex(input, "div_floor")
+    if not is_integer(input):
+        not_complex(input, "div_floor")
         return in_float32(_floored)(input, other)
     not_bool(input, "div_floor")
     _no_zero_divisor(other)
@@ -135,7 +132,7 @@ def _floor_quotient(input, other):
 
 
 def _floored(x, y):
-    """floor(x / y) as C99 allows it: the quotient is rounded to an integer once (c10::div_floor)."""
+    """floor(x / y) by way of the exact remainder, so that it is rounded once (c10::div_floor)."""
     left = _fmod(x, y)
     quotient = (x - left) / y
     quotient = quotient - ((left != 0) & ((y < 0) != (left < 0))).astype(x.dtype)
@@ -146,8 +143,8 @@ def _floored(x, y):
 
 
 def _trunc_quotient(input, other):
-    if not _is_integer(input):
-        _not_complex(input, "div_trunc")
+    if not is_integer(input):
+        not_complex(input, "div_trunc")
         return mx.trunc(input / other)
     floor = _floor_quotient(input, other)
     return floor + ((floor < 0) & (floor * other != input)).astype(input.dtype)
@@ -186,16 +183,16 @@ def floor_divide(input, other):
 @binary()
 def remainder(input, other):
     """Python's modulus: the sign of the divisor. torch.remainder."""
-    if _is_integer(input):
+    if is_integer(input):
         return input - _floor_quotient(input, other) * other
-    _not_complex(input, "remainder")
+    not_complex(input, "remainder")
     left = _fmod(input, other)
     return mx.where((left != 0) & ((left < 0) != (other < 0)), left + other, left)
 
 
 def _fmod(input, other):
     not_bool(input, "fmod")
-    if _is_integer(input):
+    if is_integer(input):
         return input - _trunc_quotient(input, other) * other
     magnitude = mx.remainder(mx.abs(input), mx.abs(other))
     magnitude = mx.where(mx.isinf(other) & mx.isfinite(input), mx.abs(input), magnitude)
@@ -206,7 +203,7 @@ def _fmod(input, other):
 @binary()
 def fmod(input, other):
     """C's modulus: the sign of the dividend. torch.fmod."""
-    _not_complex(input, "fmod")
+    not_complex(input, "fmod")
     return _fmod(input, other)
 
 
@@ -215,7 +212,7 @@ BITS = {2: mx.int16, 4: mx.int32, 8: mx.int64}
 
 def is_negative(x):
     """Whether the sign is set, of -0.0 and NaN too."""
-    return x < 0 if _is_integer(x) else mx.view(x, BITS[x.itemsize]) < 0
+    return x < 0 if is_integer(x) else mx.view(x, BITS[x.itemsize]) < 0
 
 
 def with_sign(magnitude, x):
@@ -225,7 +222,7 @@ def with_sign(magnitude, x):
 
 @op("_pow", at=(), promote="input exponent", opmath=True, pointwise=True)
 def _pow(input, exponent):
-    if _is_integer(input):
+    if is_integer(input):
         return _integer_power(input, exponent)
     return in_float32(mx.power)(input, exponent)
 
@@ -343,7 +340,7 @@ def positive(input):
     return input
 
 
-def _not_complex(input, name: str) -> None:
+def not_complex(input, name: str) -> None:
     if input.dtype == mx.complex64:
         raise NotImplementedError(f"\"{name}_cpu\" not implemented for 'ComplexFloat'")
 
@@ -355,7 +352,7 @@ def not_bool(input, name: str) -> None:
 
 
 def _clamp_bounds(input, min, max):
-    _not_complex(input, "clamp")
+    not_complex(input, "clamp")
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if min is not None:
@@ -404,7 +401,7 @@ def minimum(input, other):
 def fmax(input, other):
     """The larger element, the other one where one is NaN. torch.fmax."""
     _no_complex_order(input, "fmax")
-    if _is_integer(input):
+    if is_integer(input):
         return mx.maximum(input, other)
     return mx.where(
         mx.isnan(input), other, mx.where(mx.isnan(other), input, mx.maximum(input, other))
@@ -415,7 +412,7 @@ def fmax(input, other):
 def fmin(input, other):
     """The smaller element, the other one where one is NaN. torch.fmin."""
     _no_complex_order(input, "fmin")
-    if _is_integer(input):
+    if is_integer(input):
         return mx.minimum(input, other)
     return mx.where(
         mx.isnan(input), other, mx.where(mx.isnan(other), input, mx.minimum(input, other))
@@ -425,7 +422,7 @@ def fmin(input, other):
 def _rounding(name, function):
     @unary(name)
     def rounding(input):
-        return input if _is_integer(input) else function(input)
+        return input if is_integer(input) else function(input)
 
     rounding.__doc__ = f"torch.{name}: integers are returned unchanged."
 
@@ -437,7 +434,7 @@ for _name, _function in (("floor", mx.floor), ("ceil", mx.ceil), ("trunc", mx.tr
 @unary()
 def round(input, *, decimals=0):
     """Nearest integer, ties to even, at `decimals` decimal places. torch.round."""
-    if _is_integer(input):
+    if is_integer(input):
         return input
     if decimals == 0:
         return mx.round(input)
@@ -451,149 +448,3 @@ def round(input, *, decimals=0):
 def frac(input):
     """The fractional part, with the input's sign. torch.frac."""
     return input - mx.trunc(input)
-
-
-# ---- comparison and logic
-
-
-def _comparison(name, function, *aliases):
-    @op(name, promote="input other", pointwise=True, aliases=aliases)
-    def compare(input, other):
-        if name not in ("eq", "ne"):
-            _not_complex(input, name)
-        return function(input, other)
-
-    compare.__doc__ = f"Elementwise comparison, a bool tensor. torch.{name}."
-
-
-for _name, _function, *_aliases in (
-    ("eq", mx.equal),
-    ("ne", mx.not_equal, "not_equal"),
-    ("lt", mx.less, "less"),
-    ("le", mx.less_equal, "less_equal"),
-    ("gt", mx.greater, "greater"),
-    ("ge", mx.greater_equal, "greater_equal"),
-):
-    _comparison(_name, _function, *_aliases)
-
-
-def _logical(name, function):
-    @op(name, pointwise=True)
-    def logical(input, other):
-        return function(input, other)
-
-    logical.__doc__ = f"Elementwise, a bool tensor; nonzero is true. torch.{name}."
-
-
-_logical("logical_and", mx.logical_and)
-_logical("logical_or", mx.logical_or)
-_logical("logical_xor", lambda a, b: (a != 0) != (b != 0))
-
-
-@op(pointwise=True)
-def logical_not(input):
-    """True where the input is zero. torch.logical_not."""
-    return mx.logical_not(input)
-
-
-def _bitwise(name, on_bool, on_integers):
-    @binary(name)
-    def bitwise(input, other):
-        if not _is_integer(input):
-            raise NotImplementedError(f"\"{name}_cpu\" not implemented for '{_torch_name(input)}'")
-        return on_bool(input, other) if input.dtype == mx.bool_ else on_integers(input, other)
-
-    bitwise.__doc__ = f"torch.{name}: integers and bool."
-
-
-def _torch_name(x: mx.array) -> str:
-    return dtypes.from_mx(x.dtype).torch_name
-
-
-_bitwise("bitwise_and", mx.logical_and, mx.bitwise_and)
-_bitwise("bitwise_or", mx.logical_or, mx.bitwise_or)
-_bitwise("bitwise_xor", mx.not_equal, mx.bitwise_xor)
-
-
-def _shift(name: str, function):
-    @binary(name)
-    def shift(input, other):
-        if not _is_integer(input) or input.dtype == mx.bool_:
-            raise NotImplementedError(f"\"{name}_cpu\" not implemented for '{_torch_name(input)}'")
-        bits = 8 * input.itemsize
-        return function(input, other, (other >= 0) & (other < bits))
-
-    shift.__doc__ = f"torch.{name}: integers; shifting by all the bits or more leaves the sign."
-
-
-def _right_shift(x, n, inside):
-    shifted = mx.right_shift(x, mx.where(inside, n, mx.zeros_like(n)))
-    return mx.where(inside, shifted, -(x < 0).astype(x.dtype))
-
-
-_shift(
-    "bitwise_left_shift",
-    lambda x, n, inside: mx.where(
-        inside, mx.left_shift(x, mx.where(inside, n, mx.zeros_like(n))), mx.zeros_like(x)
-    ),
-)
-_shift("bitwise_right_shift", _right_shift)
-
-
-@unary()
-def bitwise_not(input):
-    """~input; logical not for bool. torch.bitwise_not."""
-    if not _is_integer(input):
-        raise NotImplementedError(f"\"bitwise_not_cpu\" not implemented for '{_torch_name(input)}'")
-    return mx.logical_not(input) if input.dtype == mx.bool_ else mx.bitwise_invert(input)
-
-
-def _predicate(name, on_floats, on_integers):
-    @op(name, pointwise=True)
-    def predicate(input):
-        return mx.full(input.shape, on_integers) if _is_integer(input) else on_floats(input)
-
-    predicate.__doc__ = f"Elementwise test, a bool tensor. torch.{name}."
-
-
-_predicate("isnan", mx.isnan, False)
-_predicate("isinf", mx.isinf, False)
-_predicate("isfinite", mx.isfinite, True)
-_predicate("isposinf", mx.isposinf, False)
-_predicate("isneginf", mx.isneginf, False)
-
-
-@op("_isclose", at=(), pointwise=True)
-def _isclose(input, other, rtol, atol, equal_nan):
-    close = input == other
-    if equal_nan and not _is_integer(input):
-        close = close | (mx.isnan(input) & mx.isnan(other))
-    if _is_integer(input):
-        input, other = input.astype(mx.float32), other.astype(mx.float32)
-    allowed = mx.abs(other * mx.array(rtol, other.dtype)) + atol
-    error = mx.abs(input - other)
-    return close | (mx.isfinite(error) & (error <= allowed))
-
-
-@composite()
-def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    """|input - other| <= atol + rtol * |other|, of one dtype. torch.isclose."""
-    if input.dtype is not other.dtype:
-        raise RuntimeError(f"{input.dtype.torch_name} did not match {other.dtype.torch_name}")
-    return _isclose(input, other, rtol, atol, equal_nan)
-
-
-@op("_select", at=(), promote="input other", pointwise=True)
-def _select(condition, input, other):
-    return mx.where(condition, input, other)
-
-
-@composite()
-def where(condition, input=None, other=None):
-    """`input` where `condition` holds, else `other`; with the condition alone, its nonzero indices.
-
-    torch.where.
-    """
-    if input is None:
-        return condition.nonzero(as_tuple=True)
-    return _select(condition, input, other)

@@ -87,7 +87,7 @@ class NumpyCell(Cell):
     __slots__ = ()
 
     @property
-    def array(self) -> mx.array:  # type: ignore[override]
+    def array(self) -> mx.array:  # pyright: ignore[reportIncompatibleVariableOverride]
         memory = self._memory
         value = of_numpy(memory)
         if not _held_elsewhere(memory):
@@ -98,7 +98,7 @@ class NumpyCell(Cell):
         return value
 
     @array.setter
-    def array(self, value: mx.array) -> None:  # type: ignore[override]
+    def array(self, value: mx.array) -> None:
         if self._memory is not None:
             np.copyto(self._memory, np.asarray(value))
 

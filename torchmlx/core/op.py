@@ -63,7 +63,7 @@ def op(
     pointwise: bool = False,
     inplace: bool = False,
     aliases: tuple[str, ...] = (),
-):
+) -> Callable[[Callable], Callable[..., Any]]:
     """Register a pure function on mx.arrays. `promote` names the arguments that share torch's
     result type.
     """
@@ -144,9 +144,8 @@ def apply(function, rule: Rule, name: str, args, kwargs):
         raise RuntimeError(str(error)) from None
     if cast_back is not None:
         result = result.astype(cast_back)
-    strided = rule.pointwise and any(t._strides is not None for t in tensors)
     if type(result) is mx.array:
-        strides = _pointwise_strides(result.shape, tensors) if strided else None
+        strides = _pointwise_strides(result, tensors) if rule.pointwise else None
         return from_array(result, where, strides=strides)
     return _wrap(result, where)
 
@@ -194,9 +193,14 @@ def _mixed_device(tensors: list[Tensor]) -> device:
     return places.pop() if places else tensors[0].device
 
 
-def _pointwise_strides(shape, tensors: list[Tensor]):
+def _pointwise_strides(result: mx.array, tensors: list[Tensor]):
+    for t in tensors:
+        if t._strides is not None:
+            break
+    else:
+        return None
     operands = [(tuple(t.shape), t._strides) for t in tensors if t.ndim]
-    return layout.pointwise_strides(tuple(shape), operands)
+    return layout.pointwise_strides(result.shape, operands)
 
 
 _HALF = (dtypes.float16, dtypes.bfloat16)
@@ -208,6 +212,12 @@ def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
     The third result is the dtype to cast the result back to, where the computation runs in float32
     because of a scalar second operand (opmath).
     """
+    if len(args) == len(rule.promote) == 2 and not kwargs:
+        a, b = args
+        same = isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype is b.dtype
+        if same and (not rule.to_float or a.dtype.category >= dtypes.FLOAT):
+            tensors += args
+            return (a._read(), b._read()), kwargs, None
     found = [
         (p if p < len(args) else n, args[p] if p < len(args) else kwargs[n])
         for p, n in rule.promote
