@@ -79,9 +79,10 @@ class Launch:
     """One dispatch of a program.
 
     `inputs` gives the shape as which the program sees each array, `outputs` the shape and dtype
-    of each result. `grid` counts threads, as MLX does, and need not be a multiple of
-    `threadgroup`. `threadgroup_bytes` is what the body declares. Raises ValueError for a geometry
-    that no Mac accepts.
+    of each result. `scalars` gives the numbers among the program's inputs (`constant float&` or
+    `constant int&`): a template argument would compile anew for each. `grid` counts threads, as
+    MLX does, and need not be a multiple of `threadgroup`. `threadgroup_bytes` is what the body
+    declares. Raises ValueError for a geometry that no Mac accepts.
     """
 
     program: Program
@@ -91,6 +92,7 @@ class Launch:
     threadgroup: tuple[int, int, int]
     template: tuple[tuple[str, int | bool | mx.Dtype], ...] = ()
     threadgroup_bytes: int = 0
+    scalars: Mapping[str, int | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         name = self.program.name
@@ -104,7 +106,7 @@ class Launch:
     def run(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
         """The named results of this dispatch on the named `arrays`, lazily."""
         results = self.program.function(
-            inputs=[_as_shape(arrays[name], self.inputs[name]) for name in self.program.inputs],
+            inputs=[self._input(arrays, name) for name in self.program.inputs],
             template=list(self.template),
             grid=self.grid,
             threadgroup=self.threadgroup,
@@ -112,6 +114,11 @@ class Launch:
             output_dtypes=[self.outputs[name][1] for name in self.program.outputs],
         )
         return dict(zip(self.program.outputs, results, strict=True))
+
+    def _input(self, arrays: Mapping[str, mx.array], name: str) -> mx.array | int | float:
+        if name in self.scalars:
+            return self.scalars[name]
+        return _as_shape(arrays[name], self.inputs[name])
 
 
 def _as_shape(x: mx.array, shape: tuple[int, ...]) -> mx.array:
