@@ -4,7 +4,6 @@ One simdgroup computes one or two outputs of every row from their gate and up we
 weight is read once and the two products never reach memory.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -162,9 +161,10 @@ def fallback(x: mx.array, gate_up: mx.array) -> mx.array:
     return (gate * mx.sigmoid(gate) * up).astype(x.dtype)
 
 
-def _products(x: mx.array, gate_up: mx.array) -> Sequence[mx.array]:
-    both = product(x, gate_up)
-    return mx.split(both.astype(_wide(x.dtype)), 2, axis=-1)
+def _products(x: mx.array, gate_up: mx.array) -> tuple[mx.array, mx.array]:
+    both = product(x, gate_up).astype(_wide(x.dtype))
+    n = gate_up.shape[0] // 2
+    return both[..., :n], both[..., n:]
 
 
 def _wide(dtype: mx.Dtype) -> mx.Dtype:
