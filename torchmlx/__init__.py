@@ -40,6 +40,7 @@ from .core.modes import (
     set_grad_enabled,
 )
 from .core.op import result_type
+from .core.printing import set_printoptions
 from .core.tensor import Tensor, from_mx
 
 __version__ = "2.15.0+mlx"

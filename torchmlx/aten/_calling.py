@@ -1,0 +1,127 @@
+"""What torch's argument parser does for many operations: NumPy's names for arguments, `out=`, one or many dims."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import mlx.core as mx
+import numpy as np
+
+from ..core import dtype as dtypes
+from ..core.layout import wrap_dim, wrap_dims
+from ..core.op import _store
+
+_TORCH_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
+
+
+def numpy_names(function):
+    """Take `axis=` and `keepdims=` for `dim=` and `keepdim=`, as torch does."""
+
+    @functools.wraps(function)
+    def renamed(*args, **kwargs):
+        if kwargs:
+            kwargs = {_TORCH_NAMES.get(k, k): v for k, v in kwargs.items()}
+        return function(*args, **kwargs)
+
+    return renamed
+
+
+def takes_out(function):
+    """Give a function on Tensors torch's `out=`: a tensor, or a tuple of them."""
+
+    @functools.wraps(function)
+    def called(*args, out=None, **kwargs):
+        result = function(*args, **kwargs)
+        return result if out is None else _store(out, result)
+
+    return called
+
+
+def reduced_axes(dim, ndim: int) -> tuple[int, ...]:
+    """The axes that `dim` (int, several, or none for all) names."""
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return tuple(range(ndim))
+    return wrap_dims(dim, ndim)
+
+
+def reduce_axes(x: mx.array, dim, keepdim: bool, function) -> mx.array:
+    """function(x, axes, keepdim) over the axes that torch's `dim` names; a 0-d array counts as one element."""
+    axes = reduced_axes(dim, x.ndim)
+    if x.ndim == 0:
+        return mx.reshape(function(mx.reshape(x, (1,)), (0,), False), ())
+    return function(x, axes, keepdim)
+
+
+def reduced_shape(shape, dim, keepdim: bool) -> tuple[int, ...]:
+    """The shape of a reduction over dims."""
+    axes = reduced_axes(dim, len(shape))
+    if keepdim:
+        return tuple(1 if d in axes else n for d, n in enumerate(shape))
+    return tuple(n for d, n in enumerate(shape) if d not in axes)
+
+
+def along(x: mx.array, dim: int, function):
+    """function(x, axis) for an op along one dimension; a 0-d array is lent a dimension, and it is taken back."""
+    if x.ndim:
+        return function(x, wrap_dim(dim, x.ndim))
+    wrap_dim(dim, 0)
+    results = function(mx.reshape(x, (1,)), 0)
+    if isinstance(results, mx.array):
+        return mx.reshape(results, ())
+    return tuple(mx.reshape(r, ()) for r in results)
+
+
+def count(shape, axes) -> int:
+    """Elements that one result of a reduction over `axes` is made of."""
+    return math.prod(shape[a] for a in axes) if shape else 1
+
+
+def cast(x: mx.array, dtype) -> mx.array:
+    """x as a facade dtype (None: unchanged)."""
+    if dtype is None or x.dtype == dtype.mx:
+        return x
+    if dtype.mx is None:
+        raise TypeError(f"{dtype} is not supported: MLX has no such type. Use torch.complex64.")
+    if dtype is dtypes.bool_:
+        return x != 0
+    return (mx.real(x) if x.dtype == mx.complex64 and not dtype.is_complex else x).astype(dtype.mx)
+
+
+def to_float(x: mx.array) -> mx.array:
+    """Integers as the default float dtype; anything else unchanged."""
+    kind = dtypes.from_mx(x.dtype)
+    return x.astype(dtypes.get_default_dtype().mx) if kind.category < dtypes.FLOAT else x
+
+
+def is_float(x: mx.array) -> bool:
+    return dtypes.from_mx(x.dtype).category >= dtypes.FLOAT
+
+
+def wide(x: mx.array) -> mx.array:
+    """Half precision as float32, in which torch's CPU kernels compute."""
+    return x.astype(mx.float32) if x.dtype in (mx.float16, mx.bfloat16) else x
+
+
+def torch_name(x: mx.array) -> str:
+    """The dtype as torch's error messages spell it."""
+    return dtypes.from_mx(x.dtype).torch_name
+
+
+def no_elements(name: str, shape, axes) -> None:
+    """torch's IndexError for a reduction without identity over nothing."""
+    for a in axes if shape else ():
+        if shape[a] == 0:
+            raise IndexError(f"{name}(): Expected reduction dim {a} to have non-zero size.")
+
+
+def host(x: mx.array):
+    """x as a NumPy array, evaluated; bfloat16 as float32."""
+    x = x.astype(mx.float32) if x.dtype == mx.bfloat16 else x
+    mx.eval(x)
+    return np.array(x)
+
+
+def on_cpu() -> bool:
+    """Whether operations run on the CPU now, where float64 exists."""
+    return mx.default_device() == mx.cpu
