@@ -20,6 +20,7 @@ from .tokenizer import Tokenizer
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
 # Left in older checkpoints; computed here.
 DERIVED = ("rotary_emb.inv_freq",)
 
@@ -47,8 +48,9 @@ def load_model(
     folder: Path, config: ModelConfig, dtype=None, device=None, force: bool = False
 ) -> nn.Module:
     """The model of a folder, its weights read one tensor at a time."""
-    where = torch.device(device) if device is not None else default_device()
+    where = default_device() if device is None else usable_device(device)
     kind = compute_dtype(dtype, config)
+    check_plain(config)
     architecture = find_architecture(config)
     args = config.fill(architecture.ModelArgs)
     with torch.device("meta"):
@@ -72,12 +74,31 @@ def default_device() -> torch.device:
     return torch.accelerator.current_accelerator() or torch.device("cpu")
 
 
+def usable_device(device) -> torch.device:
+    """A device that this machine has."""
+    where = torch.device(device)
+    here = {"cpu", default_device().type}
+    if where.type not in here:
+        raise InputError(f"--device {where}: this machine has {' and '.join(sorted(here))} only")
+    return where
+
+
 def compute_dtype(dtype, config: ModelConfig) -> torch.dtype:
     name = str(dtype).removeprefix("torch.") if dtype is not None else config.values["dtype"]
     name = name or "float32"
     if name not in DTYPES:
         raise InputError(f"{config.path}: dtype {name} is not one of {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def check_plain(config: ModelConfig) -> None:
+    """Refuse what would silently give other numbers: quantised weights and unknown variants."""
+    plain = {"hidden_act": "silu", "use_sliding_window": False, "quantization_config": None}
+    for name, wanted in plain.items():
+        if config.values.get(name, wanted) not in (wanted, None):
+            raise InputError(
+                f"{config.path}: {name} {ascii(config.values[name])[:60]} is not supported here"
+            )
 
 
 def find_architecture(config: ModelConfig) -> ModuleType:
@@ -105,10 +126,15 @@ def match(checkpoint: Checkpoint, model: nn.Module, tied: bool) -> dict[str, nn.
         if names:
             raise InputError(f"{checkpoint.folder}: tensor {_first(names)} {what}")
     for name, parameter in parameters.items():
-        found = checkpoint.tensors[name].shape
-        if tuple(found) != tuple(parameter.shape):
+        info = checkpoint.tensors[name]
+        if info.dtype not in WEIGHT_DTYPES:
             raise InputError(
-                f"{checkpoint.file_of(name)}: tensor {name} has shape {list(found)}, but "
+                f"{checkpoint.file_of(name)}: tensor {name} is {info.dtype}; "
+                f"supported: {', '.join(WEIGHT_DTYPES)}"
+            )
+        if tuple(info.shape) != tuple(parameter.shape):
+            raise InputError(
+                f"{checkpoint.file_of(name)}: tensor {name} has shape {list(info.shape)}, but "
                 f"config.json asks for {list(parameter.shape)}"
             )
     return {name: parameters[name] for name in checkpoint.tensors if name in parameters}

@@ -13,8 +13,7 @@ from torchmlx import models
 class Tokenizer:
     chat_template = "a template"
 
-    def apply_chat_template(self, messages, add_generation_prompt):
-        assert add_generation_prompt
+    def encode_chat(self, messages):
         return "".join(f"<{m['role']}>{m['content']}" for m in messages)
 
 

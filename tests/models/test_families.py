@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import torchmlx as tm
-from torchmlx.models.loading import load_model
 from torchmlx.models.config import read_config
+from torchmlx.models.loading import load_model
 
 torch = pytest.importorskip("torch", reason="torch is the oracle")
 transformers = pytest.importorskip("transformers", reason="transformers is the oracle")

@@ -1,4 +1,4 @@
-"""One-line parity tests: the same call on torch 2.13 CPU and on torchmlx, compared in value, dtype and shape."""
+"""One-line parity tests: one call on torch 2.13 CPU and on torchmlx, values compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import torchmlx
 torch = pytest.importorskip("torch", reason="torch 2.13 CPU is the oracle of parity tests")
 
 # Relative and absolute, by the dtype of the result: a few units in the last place of one operation.
-TOLERANCE = {"float64": 1e-10, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2, "complex64": 2e-6}
+TOLERANCE = {
+    "float64": 1e-10,
+    "float32": 2e-6,
+    "float16": 2e-3,
+    "bfloat16": 1.6e-2,
+    "complex64": 2e-6,
+}
 FLOATS = ("float32", "bfloat16", "float16")
 
 
@@ -72,10 +78,10 @@ def convert(value, lib, index: int, dtype: str | None, strided: bool):
 
 
 def parity(name: str, *args, dtypes=FLOATS, tolerance: float | None = None, **kwargs) -> None:
-    """Call `name` of torch and of torchmlx with the same arguments (arrays become tensors) and compare.
+    """Call `name` of torch and of torchmlx with the same arguments and compare.
 
-    Float32 arrays are tried in every dtype of `dtypes`, row-major and transposed in memory. A `Tensor.x_`
-    call compares the tensor it changed as well. An error must be torch's: type and (loosely) message.
+    Arrays become tensors, float32 ones in every dtype of `dtypes`, row-major and transposed in
+    memory. A `Tensor.x_` call compares the tensor it changed as well. An error must be of torch's type.
     """
     for dtype in dtypes:
         for strided in (False, True):
@@ -97,5 +103,3 @@ def parity(name: str, *args, dtypes=FLOATS, tolerance: float | None = None, **kw
                 raise ours
             else:
                 same(ours, theirs, tolerance)
-
-

@@ -1,0 +1,136 @@
+"""`torchmlx generate` on a tiny checkpoint: text from a good one, one line from a damaged one."""
+
+import json
+import struct
+
+import mlx.core as mx
+import pytest
+
+from tests import tiny
+from torchmlx.serialization.safetensors import save
+
+from .test_errors import assert_one_line
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tiny.write(tmp_path / "tiny")
+
+
+def generate(torchmlx, folder, *flags, prompt="hello"):
+    return torchmlx("generate", "--model", str(folder), "--prompt", prompt, *flags)
+
+
+def test_generates(torchmlx, folder):
+    """Greedy is repeatable; --json tells the same text and its length."""
+    first = generate(torchmlx, folder, "--max-tokens", "8")
+    assert first.code == 0 and first.out.strip()
+    assert "generated: 8 tokens" in first.err
+    result = json.loads(generate(torchmlx, folder, "--max-tokens", "8", "--json").out)
+    assert result["text"] == first.out.removesuffix("\n")
+    assert result["generation_tokens"] == 8
+    assert result["finish_reason"] == "length"
+
+
+def edit(folder, name, **fields):
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def rewrite(folder, change):
+    tensors = tiny.weights()
+    change(tensors)
+    save(folder / "model.safetensors", tensors)
+
+
+def header(folder, text: str) -> None:
+    data = text.encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(data)) + data + bytes(8))
+
+
+def cut(folder, length: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:length])
+
+
+ONE = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[%s]}%s}'
+DAMAGE = {
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no *.safetensors"),
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json"),
+    "empty file": (lambda f: cut(f, 0), "model.safetensors"),
+    "truncated header": (lambda f: cut(f, 100), "model.safetensors"),
+    "truncated data": (lambda f: cut(f, -64), "model.safetensors"),
+    "huge header": (
+        lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}"),
+        "model.safetensors",
+    ),
+    "offsets outside": (lambda f: header(f, ONE % ("0,400", "")), "'a'"),
+    "overlap": (
+        lambda f: header(f, ONE % ("0,4", ',"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}')),
+        "overlap",
+    ),
+    "missing tensor": (
+        lambda f: rewrite(f, lambda t: t.pop("model.layers.1.mlp.up_proj.weight")),
+        "'model.layers.1.mlp.up_proj.weight' is missing",
+    ),
+    "extra tensor": (
+        lambda f: rewrite(f, lambda t: t.update(stray=mx.zeros((2,)))),
+        "'stray' does not belong",
+    ),
+    "wrong shape": (
+        lambda f: rewrite(f, lambda t: t.update({"model.norm.weight": mx.zeros((31,))})),
+        "model.norm.weight has shape [31]",
+    ),
+    "integer weights": (
+        lambda f: rewrite(f, lambda t: t.update({"model.norm.weight": mx.zeros((32,), mx.int32)})),
+        "model.norm.weight",
+    ),
+    "unknown model": (lambda f: edit(f, "config.json", model_type="gpt9"), "llama, qwen2, qwen3"),
+    "other activation": (lambda f: edit(f, "config.json", hidden_act="gelu"), "hidden_act"),
+    "negative size": (lambda f: edit(f, "config.json", hidden_size=-1), "hidden_size"),
+    "sliding window": (
+        lambda f: edit(f, "config.json", model_type="qwen2", use_sliding_window=True),
+        "use_sliding_window",
+    ),
+    "broken config": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
+    "broken tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json"),
+    "broken template": (
+        lambda f: edit(f, "tokenizer_config.json", chat_template="{% for %}"),
+        "tokenizer_config.json",
+    ),
+    "malicious template": (
+        lambda f: edit(
+            f,
+            "tokenizer_config.json",
+            chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        ),
+        "tokenizer_config.json",
+    ),
+    "quantised": (
+        lambda f: edit(f, "config.json", quantization_config={"quant_method": "gptq"}),
+        "quantization_config",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_checkpoint(torchmlx, folder, name):
+    damage, text = DAMAGE[name]
+    damage(folder)
+    outcome = generate(torchmlx, folder)
+    assert_one_line(outcome, text)
+
+
+def test_no_such_folder(torchmlx, tmp_path):
+    assert_one_line(generate(torchmlx, tmp_path / "absent"), "absent")
+
+
+def test_prompt_longer_than_the_positions(torchmlx, folder):
+    outcome = generate(torchmlx, folder, "--raw", prompt="x" * 65)
+    assert_one_line(outcome, "65 tokens, but the model has 64 positions")
+    assert generate(torchmlx, folder, "--raw", prompt="x" * 64).code == 0
+
+
+def test_absent_device(torchmlx, folder):
+    assert_one_line(generate(torchmlx, folder, "--device", "mps"), "--device")
