@@ -81,7 +81,7 @@ def parity(name: str, *args, dtypes=FLOATS, tolerance: float | None = None, **kw
     """Call `name` of torch and of torchmlx with the same arguments and compare.
 
     Arrays become tensors, float32 ones in every dtype of `dtypes`, row-major and transposed in
-    memory. A `Tensor.x_` call compares the tensor it changed as well. An error must be of torch's type.
+    memory. A `Tensor.x_` call compares the tensor it changed too. An error must be of torch's type.
     """
     for dtype in dtypes:
         for strided in (False, True):
