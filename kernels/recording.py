@@ -51,14 +51,20 @@ class Recorded:
         return match.group(1) if match else ""
 
 
-def record(function: Callable[..., Any], *arrays: mx.array) -> list[Recorded]:
+def record(function: Callable[..., Any], *arrays: mx.array | None) -> list[Recorded]:
     """The custom kernels in the graph that `function` builds for `arrays`, in order.
 
     Where there is no Metal GPU, record under `dispatch.use("metal")`.
     """
     nodes: list[dict[str, Any]] = []
+
+    def call(*present):
+        # MLX exports no None.
+        rest = iter(present)
+        return function(*(None if array is None else next(rest) for array in arrays))
+
     with bare():
-        mx.export_function(nodes.append, function, *arrays)
+        mx.export_function(nodes.append, call, *(a for a in arrays if a is not None))
     return [_recorded(node) for node in nodes if node.get("name") == "CustomKernel"]
 
 
