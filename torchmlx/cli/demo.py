@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         for prompt in PROMPTS
     ]
     if not folder.exists():
-        commands.insert(0, ("convert", str(gguf), str(folder)))
+        commands.insert(0, ("convert", str(gguf), str(folder), "--dtype", "float32"))
     return next((code for code in map(_show_and_run, commands) if code != 0), 0)
 
 
