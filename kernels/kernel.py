@@ -55,7 +55,7 @@ class Kernel:
     function: Callable[..., Any]
     reference: Callable[..., Any]
     fallback: Callable[..., Any]
-    vjp: Callable[..., Sequence[mx.array]] | None
+    vjp: Callable[..., Sequence[mx.array | None]] | None
     metal: Metal | None
     cpu: str | None
     cases: Sequence[Case]
