@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import mlx.core as mx
+import numpy as np
 
 from ..core import device as devices
 from ..core import dtype as dtypes
-from ..core import layout
+from ..core import float8, layout
 from ..core.device import device
 from ..core.dtype import dtype
 from ..core.layout import wrap_dim
@@ -41,37 +42,14 @@ def cast_array(array: mx.array, source: dtype, target: dtype) -> mx.array:
     if target.mx is None:
         raise TypeError(f"{target} is not supported: MLX has no such type. Use torch.complex64.")
     if source.opaque:
-        return cast_array(_from_float8(array, source), dtypes.float32, target)
+        return cast_array(float8.decode(array, source), dtypes.float32, target)
     if target.opaque:
-        return _to_float8(cast_array(array, source, dtypes.float32), target)
+        return float8.encode(cast_array(array, source, dtypes.float32), target)
     if target is dtypes.bool_:
         return array != 0
     if source.is_complex and not target.is_complex:
         array = mx.real(array)
     return array.astype(target.mx)
-
-
-def _from_float8(array: mx.array, source: dtype) -> mx.array:
-    if source is dtypes.float8_e4m3fn:
-        return mx.from_fp8(array, mx.float32)
-    if source is dtypes.float8_e8m0fnu:
-        # An exponent byte: 2^(b-127), 255 is NaN, 0 is 2^-127 (subnormal in float32).
-        bits = array.astype(mx.uint32)
-        normal = mx.view(mx.left_shift(bits, mx.array(23, mx.uint32)), mx.float32)
-        value = mx.where(bits == 0, mx.array(2.0**-127, mx.float32), normal)
-        return mx.where(bits == 255, mx.array(math.nan, mx.float32), value)
-    # e5m2 is the upper byte of a float16.
-    wide = mx.left_shift(array.astype(mx.uint16), mx.array(8, mx.uint16))
-    return mx.view(wide, mx.float16).astype(mx.float32)
-
-
-def _to_float8(array: mx.array, target: dtype) -> mx.array:
-    if target is not dtypes.float8_e4m3fn:
-        raise NotImplementedError(f"conversion to {target} is not supported; float8_e4m3fn is")
-    # Saturating, round to nearest even. MLX turns NaN into 0x7e, torch into 0x7f with its sign.
-    negative = mx.view(array, mx.uint32) >= 0x80000000
-    nan = mx.where(negative, mx.array(0xFF, mx.uint8), mx.array(0x7F, mx.uint8))
-    return mx.where(mx.isnan(array), nan, mx.to_fp8(array))
 
 
 def converted(x: Tensor, target: dtype, where: device) -> Tensor:
@@ -237,6 +215,8 @@ def fill_(self, value):
             )
         self._fill(cast_array(value._read(), value.dtype, self.dtype))
         return self
+    if not isinstance(value, (bool, int, float, complex, np.generic)):
+        raise TypeError(f"fill_() takes a number or a 0-dim Tensor, not {type(value).__name__}")
     self._fill(checked_number(value, self.dtype))
     return self
 

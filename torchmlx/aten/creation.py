@@ -50,10 +50,14 @@ def _nested_array(data, dtype=None):
         return mx.zeros(shape, dtypes.get_default_dtype().mx)
     kind = None
     for leaf in leaves:
-        own = leaf.dtype if isinstance(leaf, Tensor) else dtypes.scalar_dtype(leaf)
+        own = leaf.dtype if isinstance(leaf, Tensor) else _leaf_dtype(leaf)
         kind = own if kind is None else dtypes.promote_types(kind, own)
-    values = [leaf.item() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    values = [leaf.item() if isinstance(leaf, (Tensor, np.generic)) else leaf for leaf in leaves]
     return _numbers(values, kind, dtype).reshape(shape)
+
+
+def _leaf_dtype(leaf) -> dtypes.dtype:
+    return dtypes.float64 if isinstance(leaf, np.float64) else dtypes.scalar_dtype(leaf)
 
 
 def _numbers(values: list, kind, dtype=None) -> mx.array:
@@ -98,7 +102,7 @@ def _collect(data, shape, leaves: list, depth: int = 0) -> None:
     if depth == len(shape):
         if isinstance(data, (list, tuple)):
             raise TypeError("only number arguments can be converted to a tensor")
-        leaves.append(data.item() if isinstance(data, np.generic) else data)
+        leaves.append(data)
         return
     if isinstance(data, Tensor):
         leaves.extend(
@@ -115,7 +119,7 @@ def _collect(data, shape, leaves: list, depth: int = 0) -> None:
 
 
 def _array_of(data, dtype=None) -> mx.array:
-    if isinstance(data, NUMBERS):
+    if isinstance(data, NUMBERS) and not isinstance(data, np.generic):
         kind = dtypes.scalar_dtype(data)
         return _numbers([data], kind, dtype).reshape(())
     if isinstance(data, np.ndarray | np.generic):
@@ -303,7 +307,7 @@ def _fill_dtype(value, dtype):
 
 
 def _fill_number(value):
-    return value.item() if isinstance(value, Tensor) else value
+    return value.item() if isinstance(value, (Tensor, np.generic)) else value
 
 
 @composite(at=function)

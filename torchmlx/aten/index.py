@@ -17,6 +17,7 @@ from ..core import dtype as dtypes
 from ..core import layout, views
 from ..core.op import checked_number, composite, op
 from ..core.tensor import Tensor, check_leaf_write, from_array
+from .convert import cast_array
 
 
 def check_bounds(index: mx.array, size: int, where: devices.device, message) -> None:
@@ -42,14 +43,14 @@ def _plain_view(x: Tensor, items) -> Tensor:
     whole, inserted, d = True, [], 0
     missing = len(shape) - len(items) + items.count(None) + items.count(Ellipsis)
     if missing < 0:
-        raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+        raise _too_many(x)
     if items.count(Ellipsis) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     for item in items:
         if type(item) is int:
             n = shape[d]
             if not -n <= item < n:
-                raise _out_of_range(x, item, d, len(kept))
+                raise _out_of_range(x, item, d)
             i = item + n if item < 0 else item
             offset += i * strides[d]
             picks.append(i)
@@ -90,14 +91,18 @@ def _indexed(x: Tensor, picks, whole, inserted, kept, strides, offset) -> Tensor
     return view._view(views.Reshape(middle, kept), kept, strides, offset)
 
 
-def _out_of_range(x: Tensor, index: int, dim: int, result_dim: int) -> IndexError:
-    if x.ndim == 0:
-        return IndexError(
-            "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` "
-            "in C++ to convert a 0-dim tensor to a number"
-        )
+def _out_of_range(x: Tensor, index: int, dim: int) -> IndexError:
     return IndexError(
-        f"index {index} is out of bounds for dimension {result_dim} with size {x.shape[dim]}"
+        f"index {index} is out of bounds for dimension {dim} with size {x.shape[dim]}"
+    )
+
+
+def _too_many(x: Tensor) -> IndexError:
+    if x.ndim:
+        return IndexError(f"too many indices for tensor of dimension {x.ndim}")
+    return IndexError(
+        "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` in "
+        "C++ to convert a 0-dim tensor to a number"
     )
 
 
@@ -160,6 +165,8 @@ def _as_item(item, where):
         return from_array(mx.array(array if array.size else array.astype(np.int64)), where)
     if hasattr(item, "__index__"):
         return item.__index__()
+    if kind is str:
+        raise TypeError("new(): invalid data type 'str'")
     raise IndexError(
         "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid "
         f"indices (got {kind.__name__})"
@@ -170,7 +177,7 @@ def _expand_ellipsis(x: Tensor, items: list) -> list:
     """The index with Ellipsis replaced and padded with full slices; a mask counts all its dims."""
     used = sum(_dims_used(i) for i in items)
     if used > x.ndim:
-        raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
+        raise _too_many(x)
     full = [slice(None)] * (x.ndim - used)
     where = [k for k, i in enumerate(items) if i is Ellipsis]
     if len(where) > 1:
@@ -268,27 +275,32 @@ class _Plan:
         indices = _expand_masks(x, rest)
         self.dims = [d for d, i in enumerate(indices) if i is not None]
         self.others = [d for d in range(x.ndim) if d not in self.dims]
-        shape = _index_shape([indices[d].shape for d in self.dims])
-        self.arrays = [self._checked(x, d, indices[d]) for d in self.dims]
-        self.arrays = [mx.broadcast_to(a, shape) for a in self.arrays]
+        self.indices = [indices[d] for d in self.dims]
+        shape = _index_shape([i.shape for i in self.indices])
+        empty = 0 in shape or any(x.shape[d] == 0 for d in self.others)  # nothing is read
+        arrays = [
+            self._checked(x, d, i, not empty) for d, i in zip(self.dims, self.indices, strict=True)
+        ]
+        self.arrays = [mx.broadcast_to(a, shape) for a in arrays]
         self.order = (*self.dims, *self.others)
         adjacent = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
-        lead = self.dims[0] if adjacent else 0
+        lead = self.lead = self.dims[0] if adjacent else 0
         n = len(shape)
         rest_axes = list(range(n, n + len(self.others)))
         # Axes of the gathered array [index dims, other dims] in the order of the result.
         self.result_axes = (*rest_axes[:lead], *range(n), *rest_axes[lead:])
 
     @staticmethod
-    def _checked(x: Tensor, dim: int, index: Tensor) -> mx.array:
+    def _checked(x: Tensor, dim: int, index: Tensor, check: bool) -> mx.array:
         size = x.shape[dim]
         array = index._read()
-        check_bounds(
-            array, size, x.device,
-            lambda bad: IndexError(
-                f"index {bad} is out of bounds for dimension {dim} with size {size}"
-            ),
-        )  # fmt: skip
+        if check:
+            check_bounds(
+                array, size, x.device,
+                lambda bad: IndexError(
+                    f"index {bad} is out of bounds for dimension {dim} with size {size}"
+                ),
+            )  # fmt: skip
         if array.dtype not in (mx.int32, mx.int64):
             array = array.astype(mx.int64)
         return mx.where(array < 0, array + size, array)
@@ -296,6 +308,20 @@ class _Plan:
     def gather(self, array: mx.array) -> mx.array:
         taken = mx.transpose(array, self.order)[tuple(self.arrays)]
         return mx.transpose(taken, self.result_axes)
+
+    def strides(self, x: Tensor) -> tuple[int, ...] | None:
+        """Strides of the gathered result: x's and the indices' order of dimensions is kept."""
+        if x._strides is None and all(i._strides is None for i in self.indices):
+            return None
+        shape, n = self.arrays[0].shape, self.arrays[0].ndim
+        lead, rest = self.others[: self.lead], self.others[self.lead :]
+        own = x._strides_or_contiguous
+        sizes = (*(x.shape[d] for d in lead), *shape, *(x.shape[d] for d in rest))
+        operands = [(sizes, (*(own[d] for d in lead), *(0,) * n, *(own[d] for d in rest)))]
+        for i in self.indices:
+            strides = layout.aligned(shape, i.shape, i._strides_or_contiguous)
+            operands.append((sizes, (*(0,) * len(lead), *strides, *(0,) * len(rest))))
+        return layout.pointwise_strides(sizes, operands)
 
     def put(self, array: mx.array, values: mx.array, accumulate: bool = False) -> mx.array:
         shape = (*self.arrays[0].shape, *(array.shape[d] for d in self.others))
@@ -313,9 +339,21 @@ class _Plan:
         return mx.transpose(moved, sorted(range(len(self.order)), key=self.order.__getitem__))
 
 
+def _items(index) -> tuple:
+    """The index per dimension; a list that holds sequences, tensors or slices is a tuple."""
+    if type(index) is tuple:
+        return index
+    if type(index) is list and any(
+        isinstance(i, (list, tuple, slice, Tensor, np.ndarray)) or i is None or i is Ellipsis
+        for i in index
+    ):
+        return tuple(index)
+    return (index,)
+
+
 def getitem(x: Tensor, index) -> Tensor:
     """x[index]: a view for ints, slices, None and Ellipsis; a new tensor otherwise."""
-    items = index if type(index) is tuple else (index,)
+    items = _items(index)
     for item in items:
         if type(item) not in _PLAIN:
             break
@@ -325,13 +363,14 @@ def getitem(x: Tensor, index) -> Tensor:
     if all(i is None for i in rest):
         return target
     with devices.stream_of(x.device) if devices.STREAMS else nullcontext():
-        return from_array(_Plan(target, rest).gather(target._read()), x.device, x.dtype)
+        plan = _Plan(target, rest)
+        return from_array(plan.gather(target._read()), x.device, x.dtype, plan.strides(target))
 
 
 def setitem(x: Tensor, index, value) -> None:
     """x[index] = value, in place, through views."""
     check_leaf_write(x)
-    target, rest = basic(x, index if type(index) is tuple else (index,))
+    target, rest = basic(x, _items(index))
     if all(i is None for i in rest):
         target._write(_broadcast_value(_values(value, x), target))
         return
@@ -352,11 +391,15 @@ def setitem(x: Tensor, index, value) -> None:
 
 def _values(value, x: Tensor) -> mx.array:
     if isinstance(value, Tensor):
-        array = value._read()
-        return array if array.dtype == x.dtype.mx else array.astype(x.dtype.mx)
-    if isinstance(value, (bool, int, float, complex)):
+        return cast_array(value._read(), value.dtype, x.dtype)
+    if isinstance(value, (bool, int, float, complex, np.integer)):
         return checked_number(value, x.dtype)
-    return mx.array(np.asarray(value)).astype(x.dtype.mx)
+    raise TypeError(f"can't assign a {_type_name(value)} to a {x.type()}")
+
+
+def _type_name(value) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _broadcast_value(values: mx.array, target: Tensor) -> mx.array:

@@ -230,14 +230,12 @@ def _pow(input, exponent):
 @composite(inplace=True)
 def pow(input, exponent, *, out=None):
     """input ** exponent. Negative integer powers of integers are an error. torch.pow."""
-    if not isinstance(exponent, Tensor) or (exponent.ndim == 0 and isinstance(input, Tensor)):
-        number = exponent.item() if isinstance(exponent, Tensor) else exponent
-        if _is_integral(input) and isinstance(number, int):
-            if number < 0:
+    if not isinstance(exponent, Tensor):
+        if _is_integral(input) and isinstance(exponent, int):
+            if exponent < 0:
                 raise RuntimeError("Integers to negative integer powers are not allowed.")
-            if number is exponent:
-                checked_number(number, input.dtype)
-        if number == 0.5 and not _is_integral(input) and isinstance(input, Tensor):
+            checked_number(exponent, input.dtype)
+        if exponent == 0.5 and not _is_integral(input):
             return input.sqrt() if out is None else out.copy_(input.sqrt())
     return _pow(input, exponent, out=out)
 

@@ -81,7 +81,8 @@ def _scatter(input: Tensor, dim: int, index: Tensor, source, reduce: str | None)
         return _scatter(input.reshape(1), 0, index.reshape(1), _flat1(source), reduce).reshape(())
     where = _checked_gather(index, input.shape[d], d)
     if isinstance(source, Tensor):
-        values = source._read()[tuple(slice(0, n) for n in index.shape)].astype(array.dtype)
+        _same_dtype(input, source, "scatter")
+        values = source._read()[tuple(slice(0, n) for n in index.shape)]
     else:
         values = mx.broadcast_to(checked_number(source, input.dtype), index.shape)
     places = [
@@ -123,9 +124,17 @@ def _along(input: Tensor, dim: int, index: Tensor, name: str):
     return array, (slice(None),) * d + (where,)
 
 
+def _same_dtype(input: Tensor, source: Tensor, name: str) -> None:
+    if source.dtype is not input.dtype:
+        raise RuntimeError(
+            f"{name}(): self and source expected to have the same dtype, but got (self) "
+            f"{input.dtype.torch_name} and (source) {source.dtype.torch_name}"
+        )
+
+
 def _slices(source: Tensor, array: mx.array, places: tuple, name: str) -> mx.array:
     """The values that `source` brings to `places`: its shape must be array's but for the index."""
-    values = source._read().astype(array.dtype)
+    values = source._read()
     if values.ndim == 0:
         values = mx.reshape(values, (1,))
     d, n = len(places) - 1, places[-1].size
@@ -151,6 +160,7 @@ def _like_input(array: mx.array, input: Tensor) -> Tensor:
 def index_add(input, dim, index, source, *, alpha=1):
     """`input` with the slices of `source` added at `index`. torch.index_add."""
     array, places = _along(input, dim, index, "index_add")
+    _same_dtype(input, source, "index_add")
     values = _slices(source if alpha == 1 else source * alpha, array, places, "index_add")
     return _like_input(assigned(array, places, values, "add"), input)
 
@@ -159,6 +169,7 @@ def index_add(input, dim, index, source, *, alpha=1):
 def index_copy(input, dim, index, source):
     """`input` with the slices of `source` written at `index`. torch.index_copy."""
     array, places = _along(input, dim, index, "index_copy")
+    _same_dtype(input, source, "index_copy")
     values = _slices(source, array, places, "index_copy")
     return _like_input(assigned(array, places, values), input)
 

@@ -439,7 +439,7 @@ def detach(input):
 def _joined(tensors):
     """The tensors that count: torch.cat has always skipped empty 1-D ones."""
     if not tensors:
-        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
     return [t for t in tensors if t.shape != (0,)] or tensors[:1]
 
 

@@ -36,7 +36,7 @@ class Cell:
         "_memory",
         "__weakref__",
     )
-    array: mx.array
+    array: Any  # an mx.array
     _memory: Any  # the NumPy array that holds the elements of a NumpyCell
 
     def __init__(self, array: mx.array | None, strides=None, memory: np.ndarray | None = None):
@@ -87,7 +87,7 @@ class NumpyCell(Cell):
     __slots__ = ()
 
     @property
-    def array(self) -> mx.array:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def array(self) -> mx.array:
         memory = self._memory
         value = of_numpy(memory)
         if not _held_elsewhere(memory):

@@ -12,12 +12,23 @@ _GPU = "mps" if mx.metal.is_available() else "cuda" if mx.cuda.is_available() el
 _local = threading.local()
 
 
+def _class_name(value) -> str:
+    return type(value).__name__
+
+
 class device:
     """torch.device: a type ("cpu", "mps", "meta", ..) and an optional index; a context manager."""
 
     __slots__ = ("type", "index")
 
     def __init__(self, type, index: int | None = None):
+        if not isinstance(type, (device, str, int)):
+            raise TypeError(
+                "device() received an invalid combination of arguments - got "
+                f"({_class_name(type)}), but expected a device, a string or an int"
+            )
+        if type == "":
+            raise RuntimeError("Device string must not be empty")
         if isinstance(type, device):
             type, index = type.type, type.index if index is None else index
         elif isinstance(type, int):
@@ -29,7 +40,7 @@ class device:
                     "type (string) must not include an index because index was passed "
                     f"explicitly: {type}"
                 )
-            if not number.isdigit():
+            if not kind or not number.isdigit() or (number[0] == "0" and number != "0"):
                 raise RuntimeError(f"Invalid device string: '{type}'")
             type, index = kind, int(number)
         if type not in TYPES:

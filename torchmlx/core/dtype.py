@@ -8,6 +8,7 @@ rules.
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 
 BOOL, INTEGER, FLOAT, COMPLEX = range(4)
 
@@ -115,7 +116,9 @@ def scalar_dtype(value) -> dtype:
         return _default
     if isinstance(value, complex):
         return _default.to_complex()
-    raise TypeError(f"not a number: {type(value).__name__}")
+    if isinstance(value, np.generic):
+        return scalar_dtype(value.item())
+    raise TypeError(f"argument must be Tensor or Number, not {type(value).__name__}")
 
 
 _INTEGER_RANK = {int8: 0, int16: 1, int32: 2, int64: 3}

@@ -191,13 +191,13 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
     return tuple(result)
 
 
-def pointwise_strides(shape: Shape, operands: list[tuple[Shape, Shape | None]]) -> Shape | None:
+def pointwise_strides(shape: Shape, operands: Sequence[tuple[Shape, Shape | None]]) -> Shape | None:
     """Strides of an elementwise result (None: contiguous), in its operands' order of dimensions.
 
     TensorIterator's rule.
     """
-    aligned = [_align(shape, s, contiguous(s) if st is None else st) for s, st in operands]
-    same = [st for (s, _), st in zip(operands, aligned, strict=True) if s == shape]
+    strides_of = [aligned(shape, s, contiguous(s) if st is None else st) for s, st in operands]
+    same = [st for (s, _), st in zip(operands, strides_of, strict=True) if s == shape]
     if (
         len(same) == len(operands)
         and all(st == same[0] for st in same)
@@ -208,7 +208,7 @@ def pointwise_strides(shape: Shape, operands: list[tuple[Shape, Shape | None]]) 
     for i in range(1, len(order)):
         j = i
         for k in range(i - 1, -1, -1):
-            comparison = _faster(order[j], order[k], shape, aligned)
+            comparison = _faster(order[j], order[k], shape, strides_of)
             if comparison > 0:
                 order[j], order[k] = order[k], order[j]
                 j = k
@@ -228,7 +228,7 @@ def preserved(shape: Shape, strides: Shape | None) -> Shape | None:
     return pointwise_strides(tuple(shape), [(tuple(shape), strides)])
 
 
-def _align(shape: Shape, own: Shape, strides: Shape) -> Shape:
+def aligned(shape: Shape, own: Shape, strides: Shape) -> Shape:
     """Strides over the broadcast shape: 0 where the operand is repeated."""
     pad = len(shape) - len(own)
     return (0,) * pad + tuple(

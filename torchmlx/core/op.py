@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from . import device as devices
 from . import dtype as dtypes
-from . import layout
+from . import float8, layout
 from .device import device
 from .dtype import dtype
 from .tensor import Tensor, check_leaf_write, from_array
@@ -120,7 +121,7 @@ def apply(function, rule: Rule, name: str, args, kwargs):
     """Run one pure function: unwrap tensors, promote, enter the device's stream, wrap results."""
     tensors: list[Tensor] = []
     if rule.promote:
-        args, kwargs, cast_back = _promote(rule, args, kwargs, tensors)
+        args, kwargs, cast_back = _promote(rule, name, args, kwargs, tensors)
     else:
         cast_back = None
     arrays = [_unwrap(a, tensors) if _has_tensor(a) else a for a in args]
@@ -206,7 +207,7 @@ def _pointwise_strides(result: mx.array, tensors: list[Tensor]):
 _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
-def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
+def _promote(rule: Rule, name: str, args, kwargs, tensors: list[Tensor]):
     """Cast the promoted arguments to their common dtype.
 
     The third result is the dtype to cast the result back to, where the computation runs in float32
@@ -230,7 +231,7 @@ def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
     if common.mx is None:
         raise TypeError("complex128 is not supported: MLX has no such type. Use complex64.")
     if common.opaque and not rule.float8:
-        raise NotImplementedError(f"not implemented for '{common.torch_name}'")
+        raise NotImplementedError(f"\"{name}\" not implemented for '{common.torch_name}'")
     wide = rule.opmath and common in _HALF and _inexact(operands[-1], common)
     args, kwargs = list(args), dict(kwargs)
     for key, value in found:
@@ -253,9 +254,9 @@ def _promote(rule: Rule, args, kwargs, tensors: list[Tensor]):
 
 
 def _scalar(value, common: dtype, storage: mx.Dtype) -> mx.array:
-    if common.category >= dtypes.FLOAT or not isinstance(value, (bool, int, float, complex)):
-        return mx.array(value, storage)
-    return mx.array(_fit(value, common), storage)
+    if isinstance(value, np.generic):
+        value = value.item()
+    return mx.array(value if common.category >= dtypes.FLOAT else _fit(value, common), storage)
 
 
 def checked_number(value, target: dtype) -> mx.array:
@@ -278,7 +279,7 @@ def checked_number(value, target: dtype) -> mx.array:
             )
         return checked_number(value.real, target)
     if target.opaque:
-        raise NotImplementedError(f"not implemented for '{target.torch_name}'")
+        return float8.encode(mx.array(value, mx.float32), target)
     return mx.array(value, target.mx)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,8 @@ class Tensor:
     def _store(self, new: mx.array) -> None:
         storage = self.dtype.mx
         if new.dtype != storage:
+            if self.dtype.opaque:
+                raise NotImplementedError(f"cannot write numbers to '{self.dtype.torch_name}'")
             new = new.astype(storage)
         self._cached = None
         cell, steps = self._cell, self._steps
@@ -186,14 +189,22 @@ class Tensor:
             raise RuntimeError(f"Boolean value of Tensor with {count} is ambiguous")
         return bool(self.item())
 
+    def _one(self):
+        if self.numel() != 1:
+            raise ValueError("only one element tensors can be converted to Python scalars")
+        return self.item()
+
     def __int__(self):
-        return int(self.item())
+        return int(self._one())
 
     def __float__(self):
-        return float(self.item())
+        value = self._one()
+        if isinstance(value, complex) and value.imag:
+            raise RuntimeError("value cannot be converted to type double without overflow")
+        return float(value.real)
 
     def __complex__(self):
-        return complex(self.item())
+        return complex(self._one())
 
     def __index__(self):
         if self.dtype.category > dtypes.INTEGER or self.numel() != 1:
@@ -201,7 +212,14 @@ class Tensor:
         return int(self.item())
 
     def __contains__(self, element):
-        return bool((self == element).any())
+        if not isinstance(element, (Tensor, bool, int, float, complex)):
+            raise RuntimeError(
+                "Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
+                f"{type(element)}."
+            )
+        return bool((self == element).any())  # type: ignore[attr-defined]
+
+    __array_priority__ = 1000  # NumPy leaves `scalar * tensor` to the tensor
 
     def __array__(self, dtype=None, copy=None):
         array = self.numpy()
@@ -259,31 +277,48 @@ class Tensor:
             raise RuntimeError(
                 f"a Tensor with {self.numel()} elements cannot be converted to Scalar"
             )
+        if self.device.type == "meta":
+            raise RuntimeError("Tensor.item() cannot be called on meta tensors")
         return self.float().item() if self.dtype.opaque else self._host().item()
 
+    def __copy__(self):
+        """Another handle on the same storage, with this one's class and attributes."""
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        new.grad = None
+        return new
+
     def __deepcopy__(self, memo):
+        """A copy; what shares a storage here shares the copied one there, through `memo`."""
         if id(self) in memo:
             return memo[id(self)]
-        result = self.detach().clone()
-        result.__class__ = type(self)
-        result.__dict__.update({k: v for k, v in self.__dict__.items() if k not in result.__dict__})
-        result.requires_grad = self.requires_grad
-        memo[id(self)] = result
-        return result
+        new = memo[id(self)] = copy.copy(self)
+        cell = memo.get(id(self._cell))
+        if cell is None:
+            cell = memo[id(self._cell)] = Cell(self._cell.array, self._cell.strides)
+        new._cell, new._cached = cell, None
+        new.grad = copy.deepcopy(self.grad, memo)
+        for name in self.__dict__.keys() - _OWN:
+            setattr(new, name, copy.deepcopy(self.__dict__[name], memo))
+        return new
 
     def __reduce_ex__(self, protocol):
-        bits = np.array(mx.view(mx.reshape(self._host(), (-1,)), mx.uint8)) if self.numel() else b""
+        bits = mx.view(mx.reshape(self._host(), (-1,)), mx.uint8) if self.numel() else b""
+        strides = layout.preserved(self.shape, self._strides)
         return (
             _unpickle,
             (
-                type(self),
-                bytes(bits),
-                tuple(self.shape),
-                self.dtype,
-                str(self.device),
-                self.requires_grad,
+                type(self), bytes(np.array(bits)) if self.numel() else b"", tuple(self.shape),
+                self.dtype, str(self.device), self.requires_grad, strides,
             ),
-        )
+        )  # fmt: skip
+
+
+# What Tensor itself keeps in an instance's dictionary.
+_OWN = {
+    "_cell", "_steps", "_shape", "_strides", "_offset", "_cached", "_cached_version", "dtype",
+    "device", "grad", "requires_grad",
+}  # fmt: skip
 
 
 class _Window:
@@ -293,12 +328,12 @@ class _Window:
     __array_interface__: dict
 
 
-def _unpickle(cls, data: bytes, shape, dtype: dtype, where: str, requires_grad: bool) -> Tensor:
+def _unpickle(cls, data, shape, dtype: dtype, where, requires_grad, strides) -> Tensor:
     bits = mx.array(np.frombuffer(data, np.uint8).copy())
     array = mx.view(bits, dtype.mx) if data else mx.zeros((0,), dtype.mx)
     if math.prod(shape) != array.size:
         raise ValueError(f"pickled tensor of shape {shape} holds {array.size} elements")
-    result = from_array(mx.reshape(array, shape), devices.resolve(where), dtype)
+    result = from_array(mx.reshape(array, shape), devices.resolve(where), dtype, strides)
     result.__class__ = cls
     result.requires_grad = requires_grad
     return result
