@@ -45,7 +45,7 @@ def serves(metal, problem, variant):
 
 
 def literal(value):
-    return METAL[value] if isinstance(value, mx.Dtype) else str(value).lower()
+    return METAL[value] if isinstance(value, mx.Dtype) else str(int(value))
 
 
 def address(shape):
