@@ -17,7 +17,7 @@ from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 # Running state of a row or a part of it: float2(maximum, sum of exp(x - maximum)).
 # Only -inf is left out of the sums while the maximum is still -inf: a chunk of -inf must not spoil
 # its row, yet NaN and +inf must. A whole row of -inf becomes NaN in the last step, as in torch.
-HEADER = """
+READING = """
 constant constexpr int SIMDGROUPS = 8;
 constant constexpr uint THREADS = 32 * SIMDGROUPS;
 constant constexpr uint READS = 4;
@@ -65,7 +65,9 @@ inline float2 read_columns(Pointer x, ulong row, uint first, uint last, uint thr
     }
     return state;
 }
+"""
 
+WRITING = """
 template <typename T, typename Pointer>
 inline void write_columns(
     Pointer x, device T* out, ulong row, uint first, uint last, uint thread_index, float2 state) {
@@ -77,6 +79,8 @@ inline void write_columns(
     }
 }
 """
+
+HEADER = READING + WRITING
 
 ROW = """
     // x, out: [rows, n]; a simdgroup a row, PER_LANE values in each lane's registers
@@ -349,16 +353,16 @@ def fallback(x: mx.array, axis: int) -> mx.array:
         return fallback(x.astype(mx.float32), axis).astype(x.dtype)
     if x.dtype == mx.float32 and x.shape[axis] <= SUM_BLOCK:
         return mx.softmax(x, axis=axis)
-    e = _exp(x - x.max(axis=axis, keepdims=True))
-    return e / _sum(e, axis)
+    e = exponential(x - x.max(axis=axis, keepdims=True))
+    return e / blocked_sum(e, axis)
 
 
-def _exp(x: mx.array) -> mx.array:
+def exponential(x: mx.array) -> mx.array:
     """e to the x; MLX's CPU exp of float64 is right to 3e-7 only, its power to 1e-15 (0.32.4)."""
     return mx.power(mx.array(math.e, mx.float64), x) if x.dtype == mx.float64 else mx.exp(x)
 
 
-def _sum(x: mx.array, axis: int) -> mx.array:
+def blocked_sum(x: mx.array, axis: int) -> mx.array:
     """The sum along `axis`, which is kept, over blocks first where the CPU would add one by one."""
     n = x.shape[axis]
     if n <= SUM_BLOCK or x.size == 0 or mx.default_device().type != mx.cpu:
@@ -374,7 +378,7 @@ def vjp(primals, cotangent: mx.array, output: mx.array, axis: int) -> tuple[mx.a
     (x,) = primals
     wide = mx.float64 if x.dtype == mx.float64 else mx.float32
     y, g = output.astype(wide), cotangent.astype(wide)
-    return ((y * (g - _sum(g * y, axis))).astype(x.dtype),)
+    return ((y * (g - blocked_sum(g * y, axis))).astype(x.dtype),)
 
 
 def softmax(x: mx.array, axis: int = -1) -> mx.array:
