@@ -1,0 +1,205 @@
+"""Logarithm of softmax along one axis, accumulated in float32.
+
+Softmax's variants, geometry and reading; each element becomes x - maximum - log(sum) instead.
+"""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+
+from . import softmax as plain
+from .kernel import Kernel
+from .spec import Case, Cost, Launch, Metal, Program, Spec
+
+HEADER = (
+    plain.READING
+    + """
+template <typename T, typename Pointer>
+inline void write_columns(
+    Pointer x, device T* out, ulong row, uint first, uint last, uint thread_index, float2 state) {
+    float logarithm = metal::precise::log(state.y);
+    for (uint c = first + thread_index * READS; c < last; c += THREADS * READS) {
+        for (uint i = c; i < metal::min(c + READS, last); i++) {
+            out[row + i] = T(float(x[row + i]) - state.x - logarithm);
+        }
+    }
+}
+"""
+)
+
+ROW = """
+    // x, out: [rows, n]; a simdgroup a row, PER_LANE values in each lane's registers
+    uint row = thread_position_in_grid.y;
+    uint lane = thread_index_in_simdgroup;
+    uint n = x_shape[1];
+    if (row >= uint(x_shape[0])) {
+        return;
+    }
+    ulong start = ulong(row) * n;
+    float values[PER_LANE];
+    float m = -INFINITY;
+    for (int i = 0; i < PER_LANE; i++) {
+        uint c = lane + 32 * i;
+        values[i] = c < n ? float(x[start + c]) : -INFINITY;
+        m = metal::fmax(m, values[i]);
+    }
+    m = metal::simd_max(m);
+    float sum = 0.0f;
+    for (int i = 0; i < PER_LANE; i++) {
+        values[i] -= m;
+        sum += metal::precise::exp(values[i]);
+    }
+    float logarithm = metal::precise::log(metal::simd_sum(sum));
+    for (int i = 0; i < PER_LANE; i++) {
+        uint c = lane + 32 * i;
+        if (c < n) {
+            out[start + c] = T(values[i] - logarithm);
+        }
+    }
+"""
+
+STRIDED = """
+    // x, out: [outer, n, inner]; a lane a column, SIMDGROUPS simdgroups share its n values
+    threadgroup float2 shared[THREADS];
+    uint n = x_shape[1];
+    uint inner = x_shape[2];
+    uint column = thread_position_in_grid.x;
+    uint lane = thread_position_in_threadgroup.x;
+    uint strip = thread_position_in_threadgroup.y;
+    ulong start = ulong(thread_position_in_grid.z) * n * inner + column;
+    float2 state = float2(-INFINITY, 0.0f);
+    if (column < inner) {
+        for (uint i = strip; i < n; i += SIMDGROUPS) {
+            state = merge(state, float2(float(x[start + ulong(i) * inner]), 1.0f));
+        }
+    }
+    shared[32 * strip + lane] = state;
+    metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+    state = shared[lane];
+    for (int i = 1; i < SIMDGROUPS; i++) {
+        state = merge(state, shared[32 * i + lane]);
+    }
+    if (column < inner) {
+        float logarithm = metal::precise::log(state.y);
+        for (uint i = strip; i < n; i += SIMDGROUPS) {
+            ulong at = start + ulong(i) * inner;
+            out[at] = T(float(x[at]) - state.x - logarithm);
+        }
+    }
+"""
+
+# Softmax's programs by name -> those that take their place. The partial pass is the same.
+PROGRAMS = {
+    "softmax_row": Program("log_softmax_row", ("x",), ("out",), ROW),
+    "softmax_looped": Program("log_softmax_looped", ("x",), ("out",), plain.LOOPED, HEADER),
+    "softmax_partial": plain.PARTIAL_PROGRAM,
+    "softmax_finalize": Program(
+        "log_softmax_finalize", ("x", "part"), ("out",), plain.FINALIZE, HEADER
+    ),
+    "softmax_strided": Program("log_softmax_strided", ("x",), ("out",), STRIDED, HEADER),
+}
+
+
+def launch(rows: plain.Rows, variant: str) -> list[Launch]:
+    """Softmax's dispatches with our programs; ValueError where a variant cannot serve."""
+    return [
+        replace(each, program=PROGRAMS[each.program.name]) for each in plain.launch(rows, variant)
+    ]
+
+
+def reference(x: np.ndarray, axis: int) -> np.ndarray:
+    """In float64; a row of -inf, or one that holds NaN or +inf, is NaN."""
+    x = np.asarray(x, np.float64)
+    if x.size == 0:
+        return x
+    with np.errstate(invalid="ignore"):
+        shifted = x - x.max(axis=axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+
+
+def fallback(x: mx.array, axis: int) -> mx.array:
+    """In float32, the sum in blocks where MLX's CPU would add one by one."""
+    if x.size == 0:
+        return x
+    if x.dtype in (mx.float16, mx.bfloat16):
+        return fallback(x.astype(mx.float32), axis).astype(x.dtype)
+    shifted = x - mx.stop_gradient(x.max(axis=axis, keepdims=True))
+    return shifted - mx.log(plain.blocked_sum(plain.exponential(shifted), axis))
+
+
+def vjp(primals, cotangent: mx.array, output: mx.array, axis: int) -> tuple[mx.array]:
+    """g - softmax(x) sum(g), computed in float32 for half types.
+
+    From x, not from the exponential of the output: a bfloat16 of -12 is off by 3 %.
+    """
+    (x,) = primals
+    wide = mx.float64 if x.dtype == mx.float64 else mx.float32
+    y, g = plain.softmax(x.astype(wide), axis), cotangent.astype(wide)
+    return ((g - y * plain.blocked_sum(g, axis)).astype(x.dtype),)
+
+
+def log_softmax(x: mx.array, axis: int = -1) -> mx.array:
+    """log(softmax(x)) along `axis`, accumulated in float32, in x's shape and dtype.
+
+    x: any shape, 0-d and empty included; float32, float16, bfloat16, and float64 on the CPU. A
+    row of -inf gives NaN, as in torch. Raises TypeError for another dtype, ValueError for an axis
+    out of range.
+    """
+    if not mx.issubdtype(x.dtype, mx.floating):
+        raise TypeError(f"log_softmax takes a floating dtype, not {x.dtype}")
+    if x.ndim == 0:
+        return log_softmax(x.reshape(1), axis).reshape(())
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"log_softmax: axis {axis} is out of range for {x.ndim} dimensions")
+    return KERNEL(x, axis=axis % x.ndim)
+
+
+def cost(x: mx.array, axis: int) -> Cost:
+    """Reads and writes x once; maximum, exponential, sum and difference for each element."""
+    return Cost(bytes=2 * x.nbytes, flops=4 * x.size)
+
+
+def _case(shape: tuple[int, ...], why: str, axis: int | None = None, **spec) -> Case:
+    axis = len(shape) - 1 if axis is None else axis
+    return Case({"x": Spec(shape, **spec)}, why, {"axis": axis})
+
+
+CASES = [
+    _case((1, 151_936), "Qwen vocabulary: one long row, 75 chunks"),
+    _case((2, 49_152), "SmolLM2 vocabulary, peaked as logits are", scale=4.0),
+    _case((2, 2049), "just split; the last chunk has one column"),
+    _case((257, 2050), "many long rows are not split"),
+    _case((7, 1025), "just over a simdgroup's registers"),
+    _case((9, 1024), "just within a simdgroup's registers"),
+    _case((2, 4, 33, 65), "rows not a multiple of a threadgroup"),
+    _case((3, 40), "far apart: probabilities below the least float32", scale=100.0),
+    _case((3, 1), "one column gives exactly 0"),
+    _case((1, 3), "fewer than 8 elements arrive in constant memory"),
+    _case((4, 37, 50), "middle axis, inner not a multiple of 32", axis=1),
+    _case((1030, 3), "first axis, long, few columns", axis=0),
+    _case((6, 40), "special values, short rows", fill="specials"),
+    _case((6, 1500), "special values, looped", fill="specials"),
+    _case((6, 5000), "special values, whole chunks of -inf beside others", fill="specials"),
+    _case((40, 6), "special values, first axis", axis=0, fill="specials"),
+    _case((6, 100), "transposed in memory", layout="transposed"),
+    _case((3, 2500), "starts one element into its buffer: unaligned", layout="offset"),
+    _case((3, 2500), "every other element of a buffer", layout="strided"),
+]
+
+# Beyond rounding. float32: x - maximum is off by half an ulp, the logarithm and the sum by 2.
+# Half types compute in float32, then round once.
+NMSE = {"float32": 1e-12, "float16": 1e-9, "bfloat16": 1e-8}
+
+KERNEL = Kernel(
+    "log_softmax",
+    function=log_softmax,
+    reference=reference,
+    fallback=fallback,
+    vjp=vjp,
+    metal=Metal(plain.VARIANTS, plain.problem, plain.choose, launch),
+    cpu=None,
+    cases=CASES,
+    nmse=NMSE,
+    cost=cost,
+)
