@@ -31,6 +31,7 @@ from .core.dtype import (
     set_default_dtype,
 )
 from .core.layout import Size
+from .core.legacy import TYPES as _TYPES
 from .core.modes import (
     enable_grad,
     inference_mode,
@@ -42,16 +43,26 @@ from .core.modes import (
 from .core.op import result_type
 from .core.printing import set_printoptions
 from .core.tensor import Tensor, from_mx
+from .random import (
+    Generator,
+    default_generator,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    seed,
+    set_rng_state,
+)
 
 __version__ = "2.15.0+mlx"
 
 for _d in _dtype.ALL:
     globals()[_d.name] = _d
 globals().update(_dtype.ALIASES)
+globals().update(_TYPES)
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 
 _aten.load()
-from . import accelerator, cuda, linalg, mps, nn, ops, special  # built from the filled table
+from . import accelerator, cuda, fft, linalg, mps, nn, ops, random, return_types, special  # built from the filled table
 
 _op.install(
     {
@@ -60,6 +71,7 @@ _op.install(
         "F": nn.functional,
         "linalg": linalg,
         "special": special,
+        "fft": fft,
         "ops": ops,
     }
 )

@@ -1,1 +1,1 @@
-"""torch.special: filled from the op table (torchmlx/aten)."""
+"""torch.special: filled from the op table (torchmlx/aten/special.py)."""

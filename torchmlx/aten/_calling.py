@@ -125,3 +125,32 @@ def host(x: mx.array):
 def on_cpu() -> bool:
     """Whether operations run on the CPU now, where float64 exists."""
     return mx.default_device() == mx.cpu
+
+
+def host_function(name: str, function, gradient=None):
+    """`function` on NumPy arrays as a function on mx.arrays, with its own gradient.
+
+    MLX would silently take the derivative of a host computation as zero. `gradient(primals, cotangents,
+    outputs)` returns the cotangents of the primals (tuples, or arrays where there is one); None: an error.
+    """
+
+    @mx.custom_function
+    def computed(*arrays):
+        results = function(*(host(a) for a in arrays))
+        if isinstance(results, tuple):
+            return tuple(from_host(r) for r in results)
+        return from_host(results)
+
+    @computed.vjp
+    def derivative(primals, cotangents, outputs):
+        if gradient is None:
+            raise NotImplementedError(f"the derivative for '{name}' is not implemented.")
+        return gradient(primals, cotangents, outputs)
+
+    return computed
+
+
+def from_host(values) -> mx.array:
+    """A NumPy array or number as an mx.array of the same dtype."""
+    values = np.asarray(values)
+    return mx.array(values, dtype=mx.float64 if values.dtype == np.float64 else None)

@@ -141,7 +141,7 @@ def _select(condition, input, other):
     return mx.where(condition, input, other)
 
 
-@composite()
+@composite(at=("torch",))
 def where(condition, input=None, other=None):
     """`input` where `condition` holds, else `other`; with the condition alone, its nonzero indices.
 
@@ -150,3 +150,9 @@ def where(condition, input=None, other=None):
     if input is None:
         return condition.nonzero(as_tuple=True)
     return _select(condition, input, other)
+
+
+@composite("Tensor.where", at=("Tensor",))
+def _where(self, condition, other):
+    """Its elements where `condition` holds, else `other`. Tensor.where."""
+    return _select(condition, self, other)

@@ -9,7 +9,7 @@ from .. import return_types
 from ..core import dtype as dtypes
 from ..core.layout import wrap_dim
 from ..core.op import composite, op
-from ._calling import along, cast, host, is_float, numpy_names, on_cpu, torch_name, wide
+from ._calling import along, cast, host_function, is_float, numpy_names, on_cpu, torch_name, wide
 
 
 def _running(function):
@@ -47,7 +47,8 @@ def _logcumsumexp(x: mx.array, axis: int) -> mx.array:
     if x.dtype != mx.float64:
         return mx.logcumsumexp(x, axis=axis)
     # MLX's scan rounds float64 to float32 inside.
-    return mx.array(np.logaddexp.accumulate(host(x), axis=axis), dtype=mx.float64)
+    scan = host_function("logcumsumexp", lambda v: np.logaddexp.accumulate(v, axis=axis))
+    return scan(x)
 
 
 @op()

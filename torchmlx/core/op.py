@@ -397,9 +397,10 @@ def _replace(target: Tensor, result: Tensor) -> Tensor:
 def install(namespaces: dict[str, Any]) -> None:
     """Put every entry where it belongs: attributes of modules and of Tensor."""
     for entry in TABLE.values():
+        name = entry.name.rpartition(".")[2]  # "linalg.qr" is not torch.qr: its key is qualified
         for place in entry.at:
             owner = namespaces[place]
-            if not (place == "Tensor" and entry.name in vars(owner)):
-                setattr(owner, entry.name, entry.call)
+            if not (place == "Tensor" and name in vars(owner)):
+                setattr(owner, name, entry.call)
             if entry.inplace and place in ("torch", "Tensor"):
-                setattr(owner, entry.name + "_", entry.inplace)
+                setattr(owner, name + "_", entry.inplace)

@@ -1,0 +1,113 @@
+"""Methods that change a tensor without a table entry of their own: shape changes, comparisons, memory hints."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from ..core import dtype as dtypes
+from ..core.op import TABLE, composite
+from ..core.tensor import Tensor, from_array
+from .shape import sizes
+
+method = ("Tensor",)
+
+
+def _becomes_view(name: str) -> None:
+    """x.NAME_(...): the tensor itself becomes the view that NAME returns."""
+
+    @composite(name + "_", at=method)
+    def changed(self, *args, **kwargs):
+        self._adopt(TABLE[name].call(self, *args, **kwargs))
+        return self
+
+    changed.__doc__ = f"In-place `{name}`: shape and strides change, the storage stays."
+
+
+for _name in ("t", "transpose", "squeeze", "unsqueeze", "swapaxes", "swapdims", "as_strided"):
+    _becomes_view(_name)
+
+
+def _compares(name: str) -> None:
+    """x.NAME_(other): the truth values, in the tensor's own dtype."""
+
+    @composite(name + "_", at=method)
+    def changed(self, *args):
+        return self.copy_(TABLE[name].call(self, *args))
+
+    changed.__doc__ = f"In-place `{name}`, in the tensor's own dtype. Tensor.{name}_."
+
+
+for _name in (
+    "eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater",
+    "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not",
+):  # fmt: skip
+    _compares(_name)
+
+
+@composite(at=method)
+def resize_(self, *size, memory_format=None):
+    """Another shape over the same elements; new ones are zero. Tensor.resize_."""
+    shape = sizes(size)
+    flat = mx.reshape(self._read(), (-1,))
+    count = int(np.prod(shape, dtype=np.int64))
+    if count > flat.size:
+        flat = mx.concatenate([flat, mx.zeros((count - flat.size,), flat.dtype)])
+    self._adopt(from_array(mx.reshape(flat[:count], shape), self.device, self.dtype))
+    return self
+
+
+@composite(at=method)
+def resize_as_(self, other):
+    """resize_ to other's shape. Tensor.resize_as_."""
+    return resize_(self, tuple(other.shape))
+
+
+@composite(at=method)
+def apply_(self, callable):
+    """Each element replaced by callable(element), on the host. Tensor.apply_."""
+    values = [callable(v) for v in self.reshape(-1).tolist()]
+    return self.copy_(TABLE["tensor"].call(values, dtype=self.dtype).reshape(self.shape))
+
+
+@composite(at=method)
+def map_(self, tensor, callable):
+    """Each element replaced by callable(element, other element), on the host. Tensor.map_."""
+    pairs = zip(self.reshape(-1).tolist(), tensor.expand_as(self).reshape(-1).tolist(), strict=True)
+    values = [callable(a, b) for a, b in pairs]
+    return self.copy_(TABLE["tensor"].call(values, dtype=self.dtype).reshape(self.shape))
+
+
+@composite(inplace=True)
+def put(input, index, source, accumulate=False):
+    """Elements of source written (or added) at places counted over all dimensions. torch.put."""
+    flat = input.reshape(-1).clone()
+    flat.index_put_((index.reshape(-1),), source.reshape(-1), accumulate)
+    return flat.reshape(input.shape)
+
+
+# ---- memory hints: there is one memory, so they return the tensor
+
+
+@composite(at=method)
+def pin_memory(self, device=None):
+    """The tensor: all memory is reachable by the device. Tensor.pin_memory."""
+    return self
+
+
+@composite(at=method)
+def is_pinned(self, device=None):
+    """False: memory is not pinned. Tensor.is_pinned."""
+    return False
+
+
+def _cast_method(name: str, target: dtypes.dtype) -> None:
+    @composite(name, at=method)
+    def cast(self, memory_format=None) -> Tensor:
+        return self.to(target)
+
+    cast.__doc__ = f"The tensor as {target}. Tensor.{name}."
+
+
+_cast_method("byte", dtypes.uint8)
+_cast_method("char", dtypes.int8)

@@ -1,0 +1,244 @@
+"""Special functions that MLX lacks, in float64 on the host, and torch.special's names for common ones."""
+
+from __future__ import annotations
+
+import math
+
+import mlx.core as mx
+import numpy as np
+
+from .. import return_types
+from ..core.op import TABLE, composite, op
+from ._calling import host, host_function, is_float, to_float
+
+everywhere = ("torch", "Tensor", "special")
+
+
+def _in_float64(name: str, function, derivative=None):
+    """`function` of float64 NumPy values on the host, rounded to the input's dtype; integers become floats."""
+
+    def rounded(x: mx.array, *parameters) -> mx.array:
+        def gradient(primals, cotangent, output):
+            with np.errstate(all="ignore"):
+                slope = derivative(host(x).astype(np.float64), *parameters)
+            return cotangent * mx.array(slope, dtype=mx.float64).astype(cotangent.dtype)
+
+        def compute(values):
+            with np.errstate(all="ignore"):
+                return np.asarray(function(values.astype(np.float64), *parameters), np.float64)
+
+        x = to_float(x)
+        computed = host_function(name, compute, gradient if derivative else None)
+        return computed(x).astype(x.dtype)
+
+    return rounded
+
+
+def _elementwise(function):
+    """A function of math on whole arrays; where it has no value the limit it is told."""
+    return np.frompyfunc(function, 1, 1)
+
+
+def _register(name: str, function, derivative=None, at=everywhere, aliases=()):
+    computed = _in_float64(name, function, derivative)
+
+    @op(name, at=at, pointwise=True, inplace="Tensor" in at)
+    def special(input):
+        if input.dtype == mx.complex64:
+            raise NotImplementedError(f"\"{name}\" not implemented for 'ComplexFloat'")
+        return computed(input)
+
+    special.__doc__ = f"Elementwise {name}, in float64 on the host. torch.special.{name}."
+    for alias in aliases:
+        composite("special." + alias, at=("special",))(special)
+
+
+def _lgamma(x: float) -> float:
+    if math.isinf(x) or (x <= 0 and x == math.floor(x)):
+        return math.inf
+    return x if x != x else math.lgamma(x)
+
+
+def digamma(x: np.ndarray) -> np.ndarray:
+    """psi(x): reflection below 0, recurrence up to 10, then the asymptotic series (DLMF 5.11.2)."""
+    x = np.asarray(x, np.float64)
+    reflect = x < 0
+    pole = reflect & (x == np.floor(x))
+    y = np.where(reflect, 1.0 - x, x)
+    shift = np.zeros_like(y)
+    for _ in range(10):
+        low = y < 10
+        shift = np.where(low, shift - 1.0 / y, shift)
+        y = np.where(low, y + 1.0, y)
+    s = 1.0 / (y * y)
+    series = s * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132)))))
+    value = shift + np.log(y) - 0.5 / y - series
+    value = np.where(reflect, value - np.pi / np.tan(np.pi * (x - np.floor(x))), value)
+    value = np.where(x == 0, np.copysign(np.inf, -x), value)
+    return np.where(pole, np.nan, value)
+
+
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
+
+
+def hurwitz_zeta(s: float, q: np.ndarray) -> np.ndarray:
+    """sum over k >= 0 of (k + q) ** -s by Euler and Maclaurin (DLMF 25.11.28), q > 0."""
+    q = np.asarray(q, np.float64)
+    terms = 12
+    total = sum((q + k) ** -s for k in range(terms))
+    a = q + terms
+    total = total + a ** (1 - s) / (s - 1) + 0.5 * a**-s
+    factor = s
+    for j, b in enumerate(_BERNOULLI, 1):
+        total = total + b / math.factorial(2 * j) * factor * a ** -(s + 2 * j - 1)
+        factor *= (s + 2 * j - 1) * (s + 2 * j)
+    return total
+
+
+def polygamma_of(n: int, x: np.ndarray) -> np.ndarray:
+    """The n-th derivative of digamma; trigamma (n = 1) below zero by reflection."""
+    if n == 0:
+        return digamma(x)
+    value = (-1.0) ** (n + 1) * math.factorial(n) * hurwitz_zeta(n + 1, np.where(x > 0, x, np.nan))
+    if n == 1:
+        below = np.pi**2 / np.sin(np.pi * x) ** 2 - hurwitz_zeta(2, np.where(x < 0, 1 - x, np.nan))
+        value = np.where(x < 0, below, value)
+    value = np.where(x == 0, np.inf if n % 2 else -np.inf, value)
+    return np.where(np.isinf(x), np.nan, value) if n > 1 else value  # as torch's CPU kernel
+
+
+def _erfinv(x: np.ndarray) -> np.ndarray:
+    """Winitzki's approximation, then Newton steps on erf (erfc in the tails)."""
+    a = 0.147
+    log = np.log1p(-x * x)
+    half = 2 / (np.pi * a) + log / 2
+    y = np.sign(x) * np.sqrt(np.sqrt(half * half - log / a) - half)
+    for _ in range(4):
+        error = np.where(
+            np.abs(x) < 0.5,
+            _elementwise(math.erf)(y).astype(np.float64) - x,
+            np.sign(x) * ((1 - np.abs(x)) - _elementwise(math.erfc)(np.abs(y)).astype(np.float64)),
+        )
+        step = error / (2 / np.sqrt(np.pi) * np.exp(-y * y))
+        y = y - np.where(np.isfinite(step), step, 0.0)
+    y = np.where(np.abs(x) == 1, np.copysign(np.inf, x), y)
+    return np.where(np.abs(x) > 1, np.nan, np.where(x == 0, x, y))
+
+
+_SLOPE = 2 / math.sqrt(math.pi)
+_register("erfc", _elementwise(math.erfc), lambda x: -_SLOPE * np.exp(-x * x))
+_register("erfinv", _erfinv, lambda x: np.exp(_erfinv(x) ** 2) / _SLOPE)
+_register("lgamma", _elementwise(_lgamma), digamma, at=("torch", "Tensor"), aliases=("gammaln",))
+_register("digamma", digamma, lambda x: polygamma_of(1, x), aliases=("psi",))
+_register("i0", np.i0, at=everywhere)
+_register(
+    "i0e",
+    lambda x: np.where(np.isinf(x), 0.0, np.i0(x) * np.exp(-np.abs(x))),
+    at=("special",),
+)
+_register(
+    "ndtr",
+    lambda x: 0.5 * _elementwise(math.erfc)(-x / math.sqrt(2)).astype(np.float64),
+    lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+    at=("special",),
+)
+_register("ndtri", lambda p: math.sqrt(2) * _erfinv(2 * p - 1), at=("special",))
+_register(
+    "erfcx",
+    lambda x: np.exp(x * x) * _elementwise(math.erfc)(x).astype(np.float64),
+    at=("special",),
+)
+
+
+@op("_polygamma", at=())
+def _polygamma(input, n):
+    if n < 0:
+        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    return _in_float64("polygamma", lambda x: polygamma_of(n, x), lambda x: polygamma_of(n + 1, x))(
+        input
+    )
+
+
+@composite(at=("torch", "special"))
+def polygamma(n, input):
+    """The n-th derivative of digamma. torch.polygamma."""
+    return _polygamma(input, n)
+
+
+@composite("Tensor.polygamma", at=("Tensor",))
+def _polygamma_method(self, n):
+    """The n-th derivative of digamma. Tensor.polygamma."""
+    return _polygamma(self, n)
+
+
+@composite(at=everywhere)
+def mvlgamma(input, p):
+    """The logarithm of the multivariate gamma function of dimension p. torch.mvlgamma."""
+    if bool((input <= (p - 1) / 2).any()):
+        raise RuntimeError("All elements must be greater than (p-1)/2")
+    constant = p * (p - 1) / 4 * math.log(math.pi)
+    terms = (TABLE["lgamma"].call(input - j / 2) for j in range(p))
+    return sum(terms) + constant
+
+
+@op()
+def frexp(input):
+    """(mantissa, exponent) with input = mantissa * 2 ** exponent, exponent int32. torch.frexp."""
+    if not is_float(input):
+        raise RuntimeError("torch.frexp() only supports floating-point dtypes")
+    exponent = mx.array(np.asarray(np.frexp(host(mx.stop_gradient(input)))[1], np.int32))
+    # Halved twice: 2 ** -exponent itself may overflow.
+    half = exponent // 2
+    two = mx.array(2.0, mx.float32 if input.dtype != mx.float64 else mx.float64)
+    scaled = input.astype(two.dtype) * mx.power(two, -half) * mx.power(two, half - exponent)
+    mantissa = mx.where(mx.isfinite(input), scaled.astype(input.dtype), input)
+    return return_types.make("frexp", mantissa, exponent)
+
+
+@op(at=("special",), promote="input other", to_float=True)
+def xlog1py(input, other):
+    """input * log1p(other), 0 where input is 0. torch.special.xlog1py."""
+    product = input * mx.log1p(other)
+    return mx.where((input == 0) & ~mx.isnan(other), mx.zeros((), input.dtype), product)
+
+
+@op(at=("special",), promote="input", to_float=True)
+def entr(input):
+    """-x log x, 0 at 0, -inf below. torch.special.entr."""
+    value = -input * mx.log(mx.where(input > 0, input, mx.ones((), input.dtype)))
+    value = mx.where(input < 0, mx.array(-math.inf, input.dtype), value)
+    return mx.where(mx.isnan(input), input, value)
+
+
+@composite(at=("special",))
+def zeta(input, other):
+    """The Hurwitz zeta function for input > 1, other > 0. torch.special.zeta."""
+    return _zeta(input, other)
+
+
+@op("_zeta", at=(), promote="input other", to_float=True)
+def _zeta(input, other):
+    s, q = np.broadcast_arrays(host(input).astype(np.float64), host(other).astype(np.float64))
+    flat = [
+        hurwitz_zeta(a, b) if a > 1 else math.nan for a, b in zip(s.ravel(), q.ravel(), strict=True)
+    ]
+    return mx.array(np.array(flat).reshape(s.shape), dtype=mx.float64).astype(input.dtype)
+
+
+_SPECIAL = {
+    "expit": "sigmoid", "logit": "logit", "exp2": "exp2", "expm1": "expm1", "log1p": "log1p",
+    "sinc": "sinc", "xlogy": "xlogy", "erf": "erf", "round": "round",
+    "multigammaln": "mvlgamma",
+}  # fmt: skip
+
+
+def _alias(name: str, own: str) -> None:
+    def called(*args, **kwargs):
+        return TABLE[own].call(*args, **kwargs)
+
+    called.__doc__ = f"torch.{own} under SciPy's name. torch.special.{name}."
+    composite("special." + name, at=("special",))(called)
+
+
+for _name, _own in _SPECIAL.items():
+    _alias(_name, _own)

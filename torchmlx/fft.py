@@ -1,0 +1,1 @@
+"""torch.fft: filled from the op table (torchmlx/aten/fft.py)."""
