@@ -1,8 +1,10 @@
 """What a kernel file is made of, as plain data: Metal programs and launches, test cases, costs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -39,6 +41,22 @@ class Chip:
 
 
 OLDEST = Chip("Apple M1", "applegpu_g13g")
+
+Executor = Callable[..., list[mx.array]]
+_executor: ContextVar[Executor | None] = ContextVar("executor", default=None)
+
+
+@contextmanager
+def executing(executor: Executor) -> Iterator[None]:
+    """Launches in this thread go to `executor(function, **call)` instead of `function(**call)`.
+
+    `function` is what mx.fast.metal_kernel made; this is how the simulator serves our kernels.
+    """
+    token = _executor.set(executor)
+    try:
+        yield
+    finally:
+        _executor.reset(token)
 
 
 @dataclass(frozen=True)
@@ -105,7 +123,9 @@ class Launch:
 
     def run(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
         """The named results of this dispatch on the named `arrays`, lazily."""
-        results = self.program.function(
+        executor = _executor.get()
+        function = self.program.function
+        results = (partial(executor, function) if executor else function)(
             inputs=[self._input(arrays, name) for name in self.program.inputs],
             template=list(self.template),
             grid=self.grid,

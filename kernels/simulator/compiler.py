@@ -1,0 +1,221 @@
+"""clang: finding it, and compiling kernels with it, once each."""
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+INCLUDE = HERE / "include"
+RUNTIME = HERE / "runtime"
+
+OLDEST = 16
+NEWEST_LOOKED_FOR = 30
+MISSING = f"no clang >= {OLDEST} found: apt-get install clang-19, or set TORCHMLX_CLANG"
+
+# The headers that Metal's standard library consists of; all of ours is in metal_stdlib.
+STANDARD_HEADERS = (
+    "array atomic common compute geometric integer limits logging math matrix numeric relational "
+    "simdgroup simdgroup_matrix tensor type_traits uniform"
+).split()
+
+# -w: Metal's attributes and qualifiers warn by the dozen. Literals without suffix are float, half
+# types round after each operation, both as in Metal.
+LANGUAGE = (
+    "-x c++ -std=c++17 -w -fno-exceptions -fno-rtti -Xclang -cl-single-precision-constant "
+    "-Xclang -ffloat16-excess-precision=none -Xclang -fbfloat16-excess-precision=none"
+).split()
+
+# The instrumentation calls our own functions (runtime/hooks.cpp). ThreadSanitizer's pass leaves
+# out what is wider than 16 bytes, and reads that a write follows: both must not be.
+CHECKED = (
+    "-O1 -g1 -gdwarf-4 -ffp-contract=on -fno-vectorize -fno-slp-vectorize "
+    "-fsanitize=thread -mllvm -tsan-instrument-func-entry-exit=0 "
+    "-mllvm -tsan-instrument-read-before-write=1 -fsanitize-recover=all "
+    "-fsanitize=bounds,alignment,shift-exponent,integer-divide-by-zero,float-cast-overflow"
+).split()
+FAST = "-O2 -g1 -gdwarf-4 -ffp-contract=on -fno-math-errno".split()
+MODES = {"checked": CHECKED, "fast": FAST, "syntax": ["-DSIM_SYNTAX"]}
+
+
+class CompileError(Exception):
+    """clang rejects a source. `messages` are its errors, "line N: ..." for lines of the kernel."""
+
+    def __init__(self, name: str, messages: Sequence[str]) -> None:
+        super().__init__(f"{name}: " + "; ".join(messages[:3] or ["clang failed"]))
+        self.messages = tuple(messages)
+
+
+class NoClang(Exception):
+    """There is no usable clang on this machine."""
+
+
+@dataclass(frozen=True)
+class Clang:
+    """A clang++: its path and its major version."""
+
+    path: str
+    version: int
+
+
+@lru_cache
+def find_clang() -> Clang:
+    """TORCHMLX_CLANG, else clang++-19, else the newest clang++ on PATH; NoClang without one."""
+    named = os.environ.get("TORCHMLX_CLANG")
+    others = [f"clang++-{n}" for n in range(NEWEST_LOOKED_FOR, OLDEST - 1, -1)]
+    for name in [named] if named else ["clang++-19", *others, "clang++"]:
+        path = shutil.which(name)
+        version = _version(path) if path else 0
+        if path and version >= OLDEST:
+            return Clang(path, version)
+    raise NoClang(MISSING)
+
+
+def _version(path: str) -> int:
+    """Its major version; 0 for Apple's, whose versions count otherwise, and for what is none."""
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+    except OSError:
+        return 0
+    found = re.search(r"^(?!Apple).*clang version (\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels stay: `simulator` in $TORCHMLX_CACHE or ~/.cache/torchmlx."""
+    named = os.environ.get("TORCHMLX_CACHE")
+    folder = Path(named) if named else Path.home() / ".cache" / "torchmlx"
+    folder = folder / "simulator"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@lru_cache
+def _machine_flags() -> tuple[str, ...]:
+    """AVX2, FMA and F16C where this CPU has them: half arithmetic is slow without."""
+    if platform.machine() != "x86_64":
+        return ()
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().partition("\nflags")[2].split("\n")[0].split())
+    except OSError:
+        return ()
+    return ("-march=x86-64-v3",) if {"avx2", "fma", "f16c", "bmi2"} <= flags else ()
+
+
+def _own_files() -> list[Path]:
+    return sorted(path for folder in (INCLUDE, RUNTIME) for path in folder.rglob("*") if path.is_file())
+
+
+@lru_cache
+def _foundation() -> str:
+    """A key for everything that a compiled kernel depends on, but for its own text."""
+    digest = hashlib.sha256()
+    clang = find_clang()
+    digest.update(repr((clang, LANGUAGE, MODES, _machine_flags(), STANDARD_HEADERS)).encode())
+    for path in _own_files():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _flags(mode: str) -> list[str]:
+    return [*LANGUAGE, *_machine_flags(), *MODES[mode], f"-I{INCLUDE}", f"-I{_forwarders()}"]
+
+
+@lru_cache
+def _forwarders() -> Path:
+    """A folder with metal_math and so on, each of which includes metal_stdlib."""
+    folder = cache_folder() / f"include-{_foundation()}"
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as made:
+            for name in STANDARD_HEADERS:
+                (Path(made) / f"metal_{name}").write_text("#include <metal_stdlib>\n")
+            shutil.copytree(made, folder, dirs_exist_ok=True)
+    return folder
+
+
+def _run(command: Sequence[str | Path], name: str) -> str:
+    """What clang says on stderr; CompileError when it fails."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode:
+        raise CompileError(name, errors_of(done.stderr) or [done.stderr.strip()[-400:]])
+    return done.stderr
+
+
+def errors_of(stderr: str) -> list[str]:
+    """clang's errors without notes: "line 12: ..." for the kernel's text, else as they are."""
+    found = re.findall(r"^(.*?):(\d+):\d+: (?:fatal )?error: (.*)$", stderr, re.MULTILINE)
+    return [
+        f"line {line}: {text}" if file.endswith("kernel.metal") else f"{Path(file).name}:{line}: {text}"
+        for file, line, text in found
+    ]
+
+
+def _made(path: Path, name: str, make) -> Path:
+    """`path`, after `make(temporary path)` where it is not there; safe among processes."""
+    if not path.exists():
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
+        os.close(handle)
+        try:
+            make(Path(temporary))
+            os.chmod(temporary, 0o755)
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    return path
+
+
+@lru_cache
+def prelude(mode: str) -> Path:
+    """mlx_utils.h precompiled for `mode`; without it each kernel takes a second longer."""
+    clang, header = find_clang().path, INCLUDE / "mlx_utils.h"
+
+    def make(path: Path) -> None:
+        flags = [flag if flag != "c++" else "c++-header" for flag in _flags(mode)]
+        _run([clang, *flags, header, "-o", path], "the simulator's headers")
+
+    return _made(cache_folder() / f"prelude-{mode}-{_foundation()}.pch", "prelude", make)
+
+
+@lru_cache
+def _runtime() -> tuple[Path, ...]:
+    """The runtime's object files."""
+    clang = find_clang().path
+
+    def compile_one(source: Path) -> Path:
+        def make(path: Path) -> None:
+            flags = ["-std=c++17", "-O2", "-g1", "-gdwarf-4", "-fno-exceptions", "-fno-rtti"]
+            command = [clang, *flags, *_machine_flags(), f"-I{INCLUDE}", "-c", source, "-o", path]
+            _run(command, source.name)
+
+        return _made(cache_folder() / f"{source.stem}-{_foundation()}.o", source.name, make)
+
+    return tuple(compile_one(source) for source in sorted(RUNTIME.glob("*.cpp")))
+
+
+def key_of(text: str, *more: str) -> str:
+    """The cache key of a source under the present foundation."""
+    return hashlib.sha256("\0".join((text, _foundation(), *more)).encode()).hexdigest()[:24]
+
+
+def compile_kernel(text: str, mode: str, name: str) -> Path:
+    """The executable for C++ `text` in mode "checked" or "fast", from the cache if it is there."""
+    clang = find_clang().path
+
+    def make(path: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            source, built = Path(folder) / "kernel.metal", Path(folder) / "kernel.o"
+            source.write_text(text)
+            _run(
+                [clang, *_flags(mode), "-include-pch", prelude(mode), "-c", source, "-o", built],
+                name,
+            )
+            _run([clang, "-no-pie", built, *_runtime(), "-o", path, "-lm"], name)
+
+    return _made(cache_folder() / f"kernel-{mode}-{key_of(text, mode)}", name, make)

@@ -1,0 +1,246 @@
+"""Running a recorded launch: compile, hand over the buffers, read back what happened."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+from ..recording import Recorded
+from . import compiler
+from .program import Buffer, Program, program
+from .result import ERROR, Report, Result, Traffic
+
+MODES = ("checked", "fast")
+
+# Memory file systems spare a copy to disk.
+_SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+_BITS = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
+_TRAFFIC = tuple(Traffic.__dataclass_fields__)
+
+
+def execute(
+    recorded: Recorded,
+    inputs: Sequence[mx.array],
+    *,
+    mode: str = "checked",
+    seed: int = 0,
+    traffic: bool = False,
+    init_value: float | None = None,
+    include: tuple[Path, ...] = (),
+    constants: Mapping[int, int | bool] | None = None,
+    timeout: float = 120.0,
+) -> Result:
+    """Run one recorded launch on `inputs`, which are in its order, shapes and dtypes.
+
+    The other arguments are those of `simulate`. Raises ValueError for inputs that do not fit.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
+    given = tuple((tuple(x.shape), x.dtype) for x in inputs)
+    if given != recorded.inputs:
+        raise ValueError(f"{recorded.name} was recorded for {recorded.inputs}, not {given}")
+    threads = prod(recorded.threadgroup)
+    if threads > 1024:
+        raise ValueError(f"{recorded.name}: a threadgroup of {threads} threads; 1024 are the limit")
+    made = program(recorded, include, constants)
+    instrumented = mode == "checked" or traffic
+    binary = compiler.compile_kernel(
+        made.cpp(), "checked" if instrumented else "fast", recorded.name
+    )
+    flags = f"{int(mode == 'checked')} {int(traffic)} {seed}"
+    with tempfile.TemporaryDirectory(dir=_SCRATCH) as folder:
+        files = _Files(Path(folder), recorded, made, inputs, init_value)
+        job = files.write(flags)
+        printed = _run(binary, job, timeout)
+        outputs = files.read_outputs()
+    return _result(recorded, binary, printed, outputs, traffic, timeout)
+
+
+def _run(binary: Path, job: Path, timeout: float) -> str | None:
+    """What the run prints; None if it does not end in time."""
+    try:
+        done = subprocess.run([binary, job], capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode:
+        raise RuntimeError(f"the simulator failed ({done.returncode}): {done.stderr.strip()}")
+    return done.stdout
+
+
+class _Files:
+    """The buffers of a launch as files in `folder`."""
+
+    def __init__(self, folder: Path, recorded: Recorded, made: Program, inputs, init_value):
+        self.folder, self.recorded, self.made = folder, recorded, made
+        self.inputs, self.init_value = inputs, init_value
+
+    def write(self, flags: str) -> Path:
+        """Write the input files and the job; returns the job's path."""
+        grid = " ".join(map(str, self.recorded.grid))
+        threadgroup = " ".join(map(str, self.recorded.threadgroup))
+        lines = [f"{flags} grid {grid} threadgroup {threadgroup}"]
+        for i, buffer in enumerate(self.made.buffers):
+            path = self.folder / str(i)
+            size, element, role = self._write(buffer, path)
+            lines.append(f"{path} {size} {element} {role} {buffer.name}")
+        job = self.folder / "job"
+        job.write_text("\n".join(lines) + "\n")
+        return job
+
+    def _write(self, buffer: Buffer, path: Path) -> tuple[int, int, str]:
+        """Write what `buffer` holds at first; returns its bytes, an element's, and its role."""
+        what, i = buffer.source
+        if what == "output":
+            shape, dtype = self.recorded.outputs[i]
+            size = prod(shape) * dtype.size
+            if self.init_value is None:
+                return size, dtype.size, "output"
+            _write_array(path, mx.full(shape, self.init_value, dtype))
+            return size, dtype.size, "inout"
+        x = self.inputs[i]
+        values = {
+            "input": lambda: x,
+            "shape": lambda: mx.array(x.shape, mx.int32),
+            "strides": lambda: mx.array(_strides(x.shape), mx.int64),
+            "ndim": lambda: mx.array(x.ndim, mx.int32),
+        }[what]()
+        _write_array(path, values)
+        return values.nbytes, values.itemsize, "input"
+
+    def read_outputs(self) -> tuple[mx.array, ...]:
+        """The outputs; zeros where the run left none."""
+        found = {b.source[1]: i for i, b in enumerate(self.made.buffers) if b.source[0] == "output"}
+        return tuple(
+            _read_array(self.folder / str(found[i]), shape, dtype)
+            for i, (shape, dtype) in enumerate(self.recorded.outputs)
+        )
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    return [prod(shape[i + 1 :]) for i in range(len(shape))]
+
+
+def _write_array(path: Path, x: mx.array) -> None:
+    """The elements of `x` in row-major order, whatever its layout."""
+    flat = mx.contiguous(x).reshape(-1)
+    np.asarray(flat.view(_BITS[min(x.itemsize, 8)])).tofile(path)
+
+
+def _read_array(path: Path, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+    if not path.exists() or path.stat().st_size != prod(shape) * dtype.size:
+        return mx.zeros(shape, dtype)
+    bits = mx.array(np.fromfile(path, np.dtype(f"u{min(dtype.size, 8)}")))
+    return bits.view(dtype).reshape(shape)
+
+
+def _result(recorded, binary, printed, outputs, traffic, timeout) -> Result:
+    if printed is None:
+        report = Report(ERROR, "timeout", f"did not end within {timeout:g} s: an endless loop?")
+        return Result(recorded.name, outputs, (report,), completed=False, source=recorded.source)
+    fields: dict[str, str] = {}
+    raw = []
+    for line in printed.splitlines():
+        key, _, rest = line.partition("\t")
+        if key == "report":
+            raw.append(rest.split("\t"))
+        else:
+            fields[key] = rest
+    counted = {name: int(fields[name]) for name in _TRAFFIC if name in fields}
+    return Result(
+        name=recorded.name,
+        outputs=outputs,
+        reports=_reports(raw, binary, recorded.source),
+        traffic=Traffic(**counted) if traffic else None,
+        completed="crashed" not in fields,
+        seconds=float(fields["seconds"]),
+        threads=prod(recorded.grid),
+        threadgroups=int(fields["groups"]),
+        threadgroup_bytes=int(fields["threadgroup_bytes"]),
+        barriers=int(fields["barriers"]),
+        simdgroup_functions=int(fields["simdgroup_functions"]),
+        source=recorded.source,
+    )
+
+
+def _reports(raw: list[list[str]], binary: Path, source: str) -> tuple[Report, ...]:
+    """Reports from the runtime's fields, with places for addresses."""
+    addresses = {int(fields[i]) for fields in raw for i in (6, 7)} - {0}
+    places = _places(binary, sorted(addresses))
+    found = []
+    for severity, kind, variable, count, file, line, pc, other, *rest in raw:
+        in_thread, threadgroup, thread, simdgroup, lane, message = rest
+        file, at = places.get(int(pc), ("", 0)) if int(pc) else (file, int(line))
+        other_file, other_line = places.get(int(other), ("", 0))
+        own = _is_kernel(file)
+        lines = source.split("\n")
+        found.append(
+            Report(
+                severity=severity,
+                kind=kind,
+                message=message,
+                line=at,
+                file="" if own else Path(file).name,
+                place=_place(file, at, source),
+                text=lines[at - 1].strip() if own and 0 < at <= len(lines) else "",
+                variable=variable,
+                threadgroup=_triple(threadgroup) if in_thread == "1" else None,
+                thread=_triple(thread) if in_thread == "1" else None,
+                simdgroup=int(simdgroup),
+                lane=int(lane),
+                count=int(count),
+                other_place=_place(other_file, other_line, source),
+            )
+        )
+    return tuple(found)
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    x, y, z = map(int, text.split(","))
+    return x, y, z
+
+
+def _is_kernel(file: str) -> bool:
+    return file.endswith("kernel.metal")
+
+
+def _place(file: str, line: int, source: str) -> str:
+    """"source line 3" and the like; "" for an unknown place."""
+    if line == 0:
+        return ""
+    if not _is_kernel(file):
+        return f"{Path(file).name} line {line}"
+    signature = re.search(r"^(?:template <[^\n]*>\n)?\[\[kernel\]\] void \w+\(\n.*?\) \{\n", source, re.M | re.S)
+    if signature is None:
+        return f"generated line {line}"
+    first = source.count("\n", 0, signature.start()) + 1
+    body = source.count("\n", 0, signature.end()) + 1
+    if line >= body:
+        return f"source line {line - body + 1}"
+    return f"header line {line}" if line < first else f"generated line {line}"
+
+
+def _places(binary: Path, addresses: list[int]) -> dict[int, tuple[str, int]]:
+    """Address -> (file, line) in the kernel's own text, through functions inlined from ours."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line-19")
+    if not addresses or tool is None:
+        return {}
+    command = [tool, "-a", "-i", "-e", str(binary), *map(hex, addresses)]
+    printed = subprocess.run(command, capture_output=True, text=True).stdout
+    places: dict[int, tuple[str, int]] = {}
+    address = 0
+    for text in printed.splitlines():
+        if text.startswith("0x"):
+            address = int(text, 16)
+            continue
+        file, _, rest = text.partition(" (")[0].rpartition(":")
+        ours = str(compiler.INCLUDE) in file or file.endswith("caller")
+        if not ours and rest.isdigit() and address not in places:
+            places[address] = (file, int(rest))
+    return places
