@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +36,7 @@ LANGUAGE = (
 # The instrumentation calls our own functions (runtime/hooks.cpp). ThreadSanitizer's pass leaves
 # out what is wider than 16 bytes, and reads that a write follows: both must not be.
 CHECKED = (
-    "-O1 -g1 -gdwarf-4 -ffp-contract=on -fno-vectorize -fno-slp-vectorize "
+    "-O2 -g1 -gdwarf-4 -ffp-contract=on -fno-vectorize -fno-slp-vectorize "
     "-fsanitize=thread -mllvm -tsan-instrument-func-entry-exit=0 "
     "-mllvm -tsan-instrument-read-before-write=1 -fsanitize-recover=all "
     "-fsanitize=bounds,alignment,shift-exponent,integer-divide-by-zero,float-cast-overflow"
@@ -103,14 +103,18 @@ def _machine_flags() -> tuple[str, ...]:
     if platform.machine() != "x86_64":
         return ()
     try:
-        flags = set(Path("/proc/cpuinfo").read_text().partition("\nflags")[2].split("\n")[0].split())
+        flags = set(
+            Path("/proc/cpuinfo").read_text().partition("\nflags")[2].split("\n")[0].split()
+        )
     except OSError:
         return ()
     return ("-march=x86-64-v3",) if {"avx2", "fma", "f16c", "bmi2"} <= flags else ()
 
 
 def _own_files() -> list[Path]:
-    return sorted(path for folder in (INCLUDE, RUNTIME) for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path for folder in (INCLUDE, RUNTIME) for path in folder.rglob("*") if path.is_file()
+    )
 
 
 @lru_cache
@@ -152,12 +156,14 @@ def errors_of(stderr: str) -> list[str]:
     """clang's errors without notes: "line 12: ..." for the kernel's text, else as they are."""
     found = re.findall(r"^(.*?):(\d+):\d+: (?:fatal )?error: (.*)$", stderr, re.MULTILINE)
     return [
-        f"line {line}: {text}" if file.endswith("kernel.metal") else f"{Path(file).name}:{line}: {text}"
+        f"line {line}: {text}"
+        if file.endswith("kernel.metal")
+        else f"{Path(file).name}:{line}: {text}"
         for file, line, text in found
     ]
 
 
-def _made(path: Path, name: str, make) -> Path:
+def keep(path: Path, make: Callable[[Path], object]) -> Path:
     """`path`, after `make(temporary path)` where it is not there; safe among processes."""
     if not path.exists():
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
@@ -180,7 +186,7 @@ def prelude(mode: str) -> Path:
         flags = [flag if flag != "c++" else "c++-header" for flag in _flags(mode)]
         _run([clang, *flags, header, "-o", path], "the simulator's headers")
 
-    return _made(cache_folder() / f"prelude-{mode}-{_foundation()}.pch", "prelude", make)
+    return keep(cache_folder() / f"prelude-{mode}-{_foundation()}.pch", make)
 
 
 @lru_cache
@@ -194,7 +200,7 @@ def _runtime() -> tuple[Path, ...]:
             command = [clang, *flags, *_machine_flags(), f"-I{INCLUDE}", "-c", source, "-o", path]
             _run(command, source.name)
 
-        return _made(cache_folder() / f"{source.stem}-{_foundation()}.o", source.name, make)
+        return keep(cache_folder() / f"{source.stem}-{_foundation()}.o", make)
 
     return tuple(compile_one(source) for source in sorted(RUNTIME.glob("*.cpp")))
 
@@ -218,4 +224,16 @@ def compile_kernel(text: str, mode: str, name: str) -> Path:
             )
             _run([clang, "-no-pie", built, *_runtime(), "-o", path, "-lm"], name)
 
-    return _made(cache_folder() / f"kernel-{mode}-{key_of(text, mode)}", name, make)
+    return keep(cache_folder() / f"kernel-{mode}-{key_of(text, mode)}", make)
+
+
+def syntax_command(source: str) -> list[str]:
+    """The command that checks the file `source` and prints its syntax tree."""
+    flags = "-fsyntax-only -Xclang -ast-dump -fno-color-diagnostics -fno-caret-diagnostics".split()
+    check = [
+        "-include-pch",
+        str(prelude("syntax")),
+        "-ferror-limit=0",
+        "-ftemplate-backtrace-limit=0",
+    ]
+    return [find_clang().path, *_flags("syntax"), *flags, *check, source]

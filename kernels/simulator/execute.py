@@ -15,6 +15,7 @@ from ..recording import Recorded
 from . import compiler
 from .program import Buffer, Program, program
 from .result import ERROR, Report, Result, Traffic
+from .syntax import check_syntax
 
 MODES = ("checked", "fast")
 
@@ -35,6 +36,7 @@ def execute(
     init_value: float | None = None,
     include: tuple[Path, ...] = (),
     constants: Mapping[int, int | bool] | None = None,
+    syntax: bool = True,
     timeout: float = 120.0,
 ) -> Result:
     """Run one recorded launch on `inputs`, which are in its order, shapes and dtypes.
@@ -49,6 +51,8 @@ def execute(
     threads = prod(recorded.threadgroup)
     if threads > 1024:
         raise ValueError(f"{recorded.name}: a threadgroup of {threads} threads; 1024 are the limit")
+    if syntax and (errors := check_syntax(recorded, include, constants)):
+        raise compiler.CompileError(recorded.name, errors)
     made = program(recorded, include, constants)
     instrumented = mode == "checked" or traffic
     binary = compiler.compile_kernel(
@@ -211,12 +215,14 @@ def _is_kernel(file: str) -> bool:
 
 
 def _place(file: str, line: int, source: str) -> str:
-    """"source line 3" and the like; "" for an unknown place."""
+    """ "source line 3" and the like; "" for an unknown place."""
     if line == 0:
         return ""
     if not _is_kernel(file):
         return f"{Path(file).name} line {line}"
-    signature = re.search(r"^(?:template <[^\n]*>\n)?\[\[kernel\]\] void \w+\(\n.*?\) \{\n", source, re.M | re.S)
+    signature = re.search(
+        r"^(?:template <[^\n]*>\n)?\[\[kernel\]\] void \w+\(\n.*?\) \{\n", source, re.M | re.S
+    )
     if signature is None:
         return f"generated line {line}"
     first = source.count("\n", 0, signature.start()) + 1

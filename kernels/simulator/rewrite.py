@@ -128,6 +128,15 @@ class _Tokens:
                 declaration = self._declaration(place + 1)
                 if declaration is not None:
                     yield place, declaration
+                else:
+                    self._require_pointer(place)
+
+    def _require_pointer(self, place: int) -> None:
+        """A variable that we left as it is would be private to each thread, silently."""
+        end = next((i for i in range(place, len(self.solid)) if self.at(i) in "=;({"), place)
+        if not {"*", "&"} & {self.at(i) for i in range(place, end)}:
+            shown = self._between(place, end + 1)
+            raise RewriteError(f"unknown form of a threadgroup variable: {shown}")
 
     def _declaration(self, place: int) -> tuple[int, list[tuple[str, str]]] | None:
         """(place of the first name, [(name, "[2][3]")]) of "T a[2][3], b;"; None for others."""
@@ -235,5 +244,4 @@ def _without_spaces(head: list[str]) -> list[str]:
         if token in _SPACES or (token == "const" and words[-1:] == ["const"]):
             continue
         words.append(token)
-    # A method's trailing const, and its initialisers, make no new signature here.
     return words

@@ -38,6 +38,7 @@ def simulate(
     traffic: bool = False,
     include: Sequence[str | PathLike[str]] = (),
     function_constants: Mapping[int, int | bool] | None = None,
+    syntax: bool = True,
     timeout: float = 120.0,
 ) -> Result:
     """Run a Metal kernel on this machine's CPU as `mx.fast.metal_kernel` would on a Mac's GPU.
@@ -50,6 +51,7 @@ def simulate(
     traffic: count memory traffic (slow, as a checked run).
     include: folders for `#include "..."`; function_constants: values by number. MLX's own kernels
         need both, ours neither.
+    syntax: reject what Apple's compiler rejects, as `check_syntax`, before the run.
     timeout: seconds of wall time for the run.
 
     Faults of the kernel are in the result's `reports`. Raises CompileError for a source that does
@@ -87,6 +89,7 @@ def simulate(
         init_value=init_value,
         include=tuple(Path(folder) for folder in include),
         constants=function_constants,
+        syntax=syntax,
         timeout=timeout,
     )
 

@@ -134,11 +134,11 @@ METAL_FUNC I elem_to_loc_1(uint elem, constant const int64_t& stride) {
   return elem * I(stride);
 }
 template <typename I = int64_t>
-METAL_FUNC I elem_to_loc_2(uint2 elem, constant const int64_t strides[2]) {
+METAL_FUNC I elem_to_loc_2(uint2 elem, constant const int64_t* strides) {
   return elem.x * I(strides[1]) + elem.y * I(strides[0]);
 }
 template <typename I = int64_t>
-METAL_FUNC I elem_to_loc_3(uint3 elem, constant const int64_t strides[3]) {
+METAL_FUNC I elem_to_loc_3(uint3 elem, constant const int64_t* strides) {
   return elem.x * I(strides[2]) + elem.y * I(strides[1]) + elem.z * I(strides[0]);
 }
 template <typename I = int64_t>
