@@ -129,9 +129,18 @@ def problem(
     silu: bool,
 ) -> Convolution:
     """Describe the call; the shapes fit."""
-    there = (array is not None for array in (state, bias, padding))
     batch, tokens, channels = x.shape
-    return Convolution(batch, tokens, channels, w.shape[-1], *there, silu, x.dtype)
+    return Convolution(
+        batch,
+        tokens,
+        channels,
+        taps=w.shape[-1],
+        state=state is not None,
+        bias=bias is not None,
+        padding=padding is not None,
+        silu=silu,
+        dtype=x.dtype,
+    )
 
 
 def choose(conv: Convolution, chip: Chip) -> str:
