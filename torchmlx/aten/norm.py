@@ -145,9 +145,9 @@ def batch_norm(
             raise RuntimeError("running_mean and running_var must be defined in evaluation mode")
         return _normalised_by(input, running_mean, running_var, weight, bias, eps)
     mean, variance = _batch_statistics(input)
-    count = input.numel() // input.shape[1] if input.shape[1] else 0
+    elements = input.numel() // input.shape[1] if input.shape[1] else 0
     _update(running_mean, mean, momentum)
-    _update(running_var, variance * (count / max(count - 1, 1)), momentum)
+    _update(running_var, variance * (elements / max(elements - 1, 1)), momentum)
     return _normalised_by(input, mean, variance, weight, bias, eps)
 
 
@@ -186,10 +186,10 @@ def instance_norm(
     if not use_input_stats:
         return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
     if running_mean is not None or running_var is not None:
-        count = input.shape[2:].numel()
+        elements = input.shape[2:].numel()
         mean, variance = _instance_statistics(input)
         _update(running_mean, mean.mean(0), momentum)
-        _update(running_var, variance.mean(0) * (count / max(count - 1, 1)), momentum)
+        _update(running_var, variance.mean(0) * (elements / max(elements - 1, 1)), momentum)
     return _group_norm(input, input.shape[1], weight, bias, eps)
 
 

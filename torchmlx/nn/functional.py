@@ -255,3 +255,33 @@ def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     """input over the larger of its p-norm along dim and eps."""
     result = _TABLE["_normalize"].call(input, p, dim, eps)
     return result if out is None else out.copy_(result)
+
+
+def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
+    """Windows of [N, C, H, W] as columns [N, C kh kw, L]."""
+    return _TABLE["_unfold_windows"].call(input, kernel_size, dilation, padding, stride)
+
+
+def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
+    """input / (k + alpha * mean of squares over `size` neighbouring channels) ** beta."""
+    if input.ndim < 3:
+        raise ValueError(
+            f"Expected 3D or higher dimensionality input (got {input.ndim} dimensions)"
+        )
+    if input.numel() == 0:
+        return input
+    squares = (input * input).reshape(input.shape[0], 1, input.shape[1], -1)
+    squares = _TABLE["pad"].call(squares, (0, 0, size // 2, (size - 1) // 2))
+    mean = _TABLE["avg_pool2d"].call(squares, (size, 1), stride=1).reshape(input.shape)
+    return input / (mean * alpha + k).pow(beta)
+
+
+def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
+    """Samples of the Gumbel-softmax distribution; `hard` gives one-hot values (Jang et al. 2016)."""
+    drawn = -_TABLE["empty_like"].call(logits).exponential_().log()
+    soft = softmax((logits + drawn) / tau, dim)
+    if not hard:
+        return soft
+    index = soft.max(dim, keepdim=True)[1]
+    one_hot = _TABLE["zeros_like"].call(logits).scatter_(dim, index, 1.0)
+    return one_hot - soft.detach() + soft

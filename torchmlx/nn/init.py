@@ -32,25 +32,15 @@ def calculate_gain(nonlinearity: str, param=None) -> float:
     raise ValueError(f"Unsupported nonlinearity {nonlinearity}")
 
 
-def _interim(tensor, draw):
-    import numpy as np
-
-    return tensor if tensor.is_meta else tensor.copy_(_torch("tensor")(draw(np.random)))
-
-
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator=None) -> Tensor:
     """Numbers drawn evenly from [a, b)."""
     with no_grad():
-        if not hasattr(tensor, "uniform_"):  # INTERIM
-            return _interim(tensor, lambda r: r.uniform(a, b, tuple(tensor.shape)))
         return tensor.uniform_(a, b, generator=generator)  # type: ignore[attr-defined]
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator=None) -> Tensor:
     """Normally distributed numbers."""
     with no_grad():
-        if not hasattr(tensor, "normal_"):  # INTERIM
-            return _interim(tensor, lambda r: r.normal(mean, std, tuple(tensor.shape)))
         return tensor.normal_(mean, std, generator=generator)  # type: ignore[attr-defined]
 
 
