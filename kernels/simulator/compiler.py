@@ -22,27 +22,37 @@ MISSING = f"no clang >= {OLDEST} found: apt-get install clang-19, or set TORCHML
 
 # The headers that Metal's standard library consists of; all of ours is in metal_stdlib.
 STANDARD_HEADERS = (
-    "array atomic common compute geometric integer limits logging math matrix numeric relational "
-    "simdgroup simdgroup_matrix tensor type_traits uniform"
-).split()
+    *("array", "atomic", "common", "compute", "geometric", "integer", "limits", "logging"),
+    *("math", "matrix", "numeric", "relational", "simdgroup", "simdgroup_matrix", "tensor"),
+    *("type_traits", "uniform"),
+)
 
-# -w: Metal's attributes and qualifiers warn by the dozen. Literals without suffix are float, half
-# types round after each operation, both as in Metal.
+# Metal's attributes and qualifiers warn by the dozen: -w. As in Metal, literals without suffix are
+# float and half types round after each operation; kernels cast pointers at will. An endless loop
+# must hang, not vanish.
 LANGUAGE = (
-    "-x c++ -std=c++17 -w -fno-exceptions -fno-rtti -Xclang -cl-single-precision-constant "
-    "-Xclang -ffloat16-excess-precision=none -Xclang -fbfloat16-excess-precision=none"
-).split()
+    *("-x", "c++", "-std=c++17", "-w", "-fno-exceptions", "-fno-rtti"),
+    *("-fno-finite-loops", "-fno-strict-aliasing", "-fwrapv"),
+    *("-Xclang", "-cl-single-precision-constant"),
+    *("-Xclang", "-ffloat16-excess-precision=none"),
+    *("-Xclang", "-fbfloat16-excess-precision=none"),
+)
 
 # The instrumentation calls our own functions (runtime/hooks.cpp). ThreadSanitizer's pass leaves
 # out what is wider than 16 bytes, and reads that a write follows: both must not be.
+OPTIMISED = ("-O2", "-g1", "-gdwarf-4", "-ffp-contract=on", "-fno-math-errno")
+UNDEFINED = "bounds,alignment,shift-exponent,integer-divide-by-zero,float-cast-overflow"
 CHECKED = (
-    "-O2 -g1 -gdwarf-4 -ffp-contract=on -fno-vectorize -fno-slp-vectorize "
-    "-fsanitize=thread -mllvm -tsan-instrument-func-entry-exit=0 "
-    "-mllvm -tsan-instrument-read-before-write=1 -fsanitize-recover=all "
-    "-fsanitize=bounds,alignment,shift-exponent,integer-divide-by-zero,float-cast-overflow"
-).split()
-FAST = "-O2 -g1 -gdwarf-4 -ffp-contract=on -fno-math-errno".split()
-MODES = {"checked": CHECKED, "fast": FAST, "syntax": ["-DSIM_SYNTAX"]}
+    *("-fno-vectorize", "-fno-slp-vectorize", "-fsanitize=thread"),
+    *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    *("-mllvm", "-tsan-instrument-read-before-write=1"),
+    *(f"-fsanitize={UNDEFINED}", "-fsanitize-recover=all"),
+)
+MODES = {
+    "checked": (*OPTIMISED, *CHECKED),
+    "fast": OPTIMISED,
+    "syntax": ("-DSIM_SYNTAX",),
+}
 
 
 class CompileError(Exception):
@@ -229,11 +239,7 @@ def compile_kernel(text: str, mode: str, name: str) -> Path:
 
 def syntax_command(source: str) -> list[str]:
     """The command that checks the file `source` and prints its syntax tree."""
-    flags = "-fsyntax-only -Xclang -ast-dump -fno-color-diagnostics -fno-caret-diagnostics".split()
-    check = [
-        "-include-pch",
-        str(prelude("syntax")),
-        "-ferror-limit=0",
-        "-ftemplate-backtrace-limit=0",
-    ]
-    return [find_clang().path, *_flags("syntax"), *flags, *check, source]
+    shown = ("-fsyntax-only", "-Xclang", "-ast-dump", "-fno-color-diagnostics")
+    errors = ("-fno-caret-diagnostics", "-ferror-limit=0")
+    included = ("-include-pch", str(prelude("syntax")))
+    return [find_clang().path, *_flags("syntax"), *included, *shown, *errors, source]

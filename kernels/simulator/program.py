@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import mlx.core as mx
-
 from ..recording import Recorded
 from .rewrite import rewrite
 

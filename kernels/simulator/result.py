@@ -17,7 +17,7 @@ class Report:
     severity: ERROR or SPECIFICATION.
     kind: "bounds", "race", "barrier" (not all threads reach it), "divergence" (not all lanes reach
         a simdgroup function), "undefined-lane", "uninitialised", "unwritten", "read-only",
-        "misaligned", "private", "threadgroup-memory", "arithmetic" or "timeout".
+        "misaligned", "private", "threadgroup-memory", "arithmetic", "crash" or "timeout".
     line: of the source that MLX generates, or of `file` where that is an included one; 0 for
         faults without a place. `text` is that line.
     place: the same as "source line 3", "header line 12" or "gemv.h line 40": what one has written.

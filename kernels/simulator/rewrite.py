@@ -105,7 +105,7 @@ class _Tokens:
         one that is missed here is an error there.
         """
         number = 0
-        for place, (type_end, names) in self._threadgroup_declarations():
+        for place, (type_end, names) in self._threadgroup_declarations(strict=not syntax):
             kind = self._between(place + 1, type_end)
             if syntax:
                 self.put(place, "static threadgroup")
@@ -121,14 +121,14 @@ class _Tokens:
             self.blank(place, end - 1)
             self.put(place, "; ".join(declared))
 
-    def _threadgroup_declarations(self) -> Iterator[tuple[int, tuple[int, list]]]:
+    def _threadgroup_declarations(self, strict: bool) -> Iterator[tuple[int, tuple[int, list]]]:
         for place in range(len(self.solid)):
             starts = self.at(place - 1) in ("", ";", "{", "}", ")")
             if self.at(place) == "threadgroup" and starts:
                 declaration = self._declaration(place + 1)
                 if declaration is not None:
                     yield place, declaration
-                else:
+                elif strict:
                     self._require_pointer(place)
 
     def _require_pointer(self, place: int) -> None:
@@ -220,12 +220,16 @@ class _Tokens:
                     self.put(end, ">>")
             elif token == "static_cast" and _VECTOR.match(self.at(place + 2)):
                 self.put(place, "sim::make")
-            elif token == "(" and _VECTOR.match(self.at(place + 1)) and self.at(place + 2) == ")":
-                if re.match(r"[\w(*.~!-]", self.at(place + 3)) and not _ends_value(
-                    self.at(place - 1)
-                ):
-                    self.put(place, "sim::cast<")
-                    self.put(place + 2, ">{}->*")
+            elif self._is_vector_cast(place):
+                self.put(place, "sim::cast<")
+                self.put(place + 2, ">{}->*")
+
+    def _is_vector_cast(self, place: int) -> bool:
+        """Whether `(float4)` at `place` is a cast: it follows no value and precedes one."""
+        if self.at(place) != "(" or self.at(place + 2) != ")":
+            return False
+        named = _VECTOR.match(self.at(place + 1)) and not _ends_value(self.at(place - 1))
+        return bool(named and re.match(r"[\w(*.~!-]", self.at(place + 3)))
 
 
 _ACCESS = {"public", "private", "protected"}

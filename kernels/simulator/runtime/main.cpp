@@ -93,14 +93,28 @@ static void print_results(double seconds, uint64_t groups) {
   fflush(stdout);
 }
 
-// An access to an unmapped page: tells whose it was and ends the run.
-static void handle_fault(int, siginfo_t* info, void* context) {
+static void give_up() {
+  printf("crashed\t1\n");
+  print_results(0, 0);
+  _exit(0);
+}
+
+// An access to an unmapped page, or what the CPU refuses: tells where and ends the run.
+static void handle_fault(int signal, siginfo_t* info, void* context) {
   uintptr_t pc = 0;
 #if defined(__x86_64__)
   pc = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP];
 #elif defined(__aarch64__)
   pc = static_cast<ucontext_t*>(context)->uc_mcontext.pc;
 #endif
+  if (signal == SIGFPE) {
+    report(SPECIFICATION, "arithmetic", "", NOWHERE, pc, "integer division by zero or overflow");
+    give_up();
+  }
+  if (signal == SIGILL) {
+    report(ERROR, "crash", "", NOWHERE, pc, "the compiler found that this can only be a fault");
+    give_up();
+  }
   const char* address = static_cast<char*>(info->si_addr);
   const char* stacks = launch.stacks;
   const bool in_stacks =
@@ -115,9 +129,7 @@ static void handle_fault(int, siginfo_t* info, void* context) {
            in_stacks ? "a thread's private memory exceeds its stack of 256 KiB"
                      : "access to an address outside all buffers");
   }
-  printf("crashed\t1\n");
-  print_results(0, 0);
-  _exit(0);
+  give_up();
 }
 
 static void catch_faults() {
@@ -129,8 +141,7 @@ static void catch_faults() {
   struct sigaction action = {};
   action.sa_sigaction = handle_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigaction(SIGSEGV, &action, nullptr);
-  sigaction(SIGBUS, &action, nullptr);
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(signal, &action, nullptr);
 }
 
 static double now() {

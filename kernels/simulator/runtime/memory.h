@@ -12,6 +12,7 @@ namespace sim {
 constexpr unsigned char POISON = 0xFF;  // NaN in every floating type
 constexpr size_t PAGE = 4096;
 constexpr size_t RED_ZONE = 64 << 10;   // around a buffer, so that a wrong write hits nothing
+constexpr size_t SMALLEST_SLOT = 1ul << 34;  // address space for a buffer
 constexpr size_t THREADGROUP_LIMIT = 32768;
 constexpr size_t THREADGROUP_ARENA = 1 << 20;
 constexpr size_t THREADGROUP_GAP = 256;  // between variables
@@ -65,7 +66,7 @@ class Memory {
   // Every buffer lies in a slot of equal size, so that an address tells its buffer even when it
   // is far out of bounds.
   void lay_out(size_t count, size_t largest) {
-    slot_ = PAGE;
+    slot_ = SMALLEST_SLOT;
     while (slot_ < 4 * (largest + 2 * RED_ZONE)) slot_ *= 2;
     first_ = static_cast<char*>(reserve(slot_ * count, PROT_NONE));
     end_ = first_ + slot_ * count;

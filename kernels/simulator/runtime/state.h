@@ -67,7 +67,7 @@ class Reports {
  public:
   // Remembers the first report of each kind, place and variable, and counts the others.
   void add(Report report) {
-    auto key = std::make_tuple(std::string(report.kind), report.pc, report.line, report.variable);
+    auto key = std::make_tuple(report.severity, std::string(report.kind), report.pc, report.line, report.variable);
     Report& kept = reports_[key];
     if (kept.count++ != 0) return;
     report.count = 1;
@@ -99,7 +99,7 @@ class Reports {
   }
 
  private:
-  using Key = std::tuple<std::string, uintptr_t, int, std::string>;
+  using Key = std::tuple<Severity, std::string, uintptr_t, int, std::string>;
   std::map<Key, Report> reports_;
   std::vector<Key> order_;
 };
