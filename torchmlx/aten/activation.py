@@ -50,7 +50,8 @@ def leaky_relu(input, negative_slope=0.01):
 
 
 def _elu(x, alpha, scale, input_scale):
-    # The exponential sees only negative numbers: an overflow in the branch not taken would spoil gradients.
+    # The exponential sees only negative numbers: an overflow in the branch not taken would spoil
+    # gradients.
     negative = mx.expm1(mx.minimum(x, 0) * input_scale) * (alpha * scale)
     return mx.where(x > 0, x * scale, negative)
 
@@ -105,7 +106,10 @@ def _softplus(x, beta, threshold):
 @activation()
 @floats("softplus_cpu")
 def softplus(input, beta=1, threshold=20):
-    """log(1 + exp(beta * input)) / beta, linear above the threshold. torch.nn.functional.softplus."""
+    """log(1 + exp(beta * input)) / beta, linear above the threshold.
+
+    torch.nn.functional.softplus.
+    """
     return _softplus(input, beta, threshold)
 
 
@@ -166,7 +170,10 @@ def hardshrink(input, lambd=0.5):
 @op(at=("F",))
 @floats("softshrink_cpu")
 def softshrink(input, lambd=0.5):
-    """input moved towards zero by lambd, zero within [-lambd, lambd]. torch.nn.functional.softshrink."""
+    """input moved towards zero by lambd, zero within [-lambd, lambd].
+
+    torch.nn.functional.softshrink.
+    """
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
     inside = input * 0  # keeps NaN

@@ -11,6 +11,7 @@ from ..core.layout import broadcast_shapes
 from ..core.op import composite, op
 from ..core.tensor import Tensor
 from ..kernels.softmax import softmax
+from ._calling import wide
 
 
 def _on_gpu() -> bool:
@@ -18,7 +19,9 @@ def _on_gpu() -> bool:
 
 
 def _causal(rows: int, columns: int) -> mx.array:
-    """torch's causal mask: aligned at the top left, where MLX's "causal" is aligned at the bottom right."""
+    """torch's causal mask: aligned at the top left, where MLX's "causal" is aligned at the bottom
+    right.
+    """
     return mx.arange(columns)[None] <= mx.arange(rows)[:, None]
 
 
@@ -36,6 +39,17 @@ def _fused(query, key, value, mask, scale):
     return _zero_dead_rows(result, mx.any(alive, axis=-1, keepdims=True))
 
 
+def _weights(scores: mx.array, mask) -> mx.array:
+    """Softmax of masked scores; rows that may attend to nothing are zero."""
+    if mask is not None and mask.dtype == mx.bool_:
+        scores = mx.where(mask, scores, mx.array(-math.inf, scores.dtype))
+    elif mask is not None:
+        scores = scores + mask.astype(scores.dtype)
+    # torch's CPU kernel gives 0 for rows of NaN scores as well as for rows masked everywhere.
+    alive = mx.any(scores > -math.inf, axis=-1, keepdims=True)
+    return _zero_dead_rows(softmax(scores, -1), alive)
+
+
 def _plain(query, key, value, mask, scale):
     """Scores, softmax and weighted sum in float32 (float64 for float64), rounded once."""
     kind = query.dtype
@@ -49,13 +63,7 @@ def _plain(query, key, value, mask, scale):
     scores = (query * scale) @ key.swapaxes(-1, -2)
     if groups > 1:
         scores = scores.reshape(*shape[:-1], key.shape[-2])
-    if mask is not None and mask.dtype == mx.bool_:
-        scores = mx.where(mask, scores, mx.array(-math.inf, compute))
-    elif mask is not None:
-        scores = scores + mask.astype(compute)
-    # torch's CPU kernel gives 0 for rows of NaN scores as well as for rows masked everywhere.
-    alive = mx.any(scores > -math.inf, axis=-1, keepdims=True)
-    weights = _zero_dead_rows(softmax(scores, -1), alive)
+    weights = _weights(scores, mask)
     if groups > 1:
         weights = weights.reshape(*query.shape[:-1], key.shape[-2])
         result = (weights @ value).reshape(*shape[:-1], value.shape[-1])
@@ -108,7 +116,8 @@ def _c(x: Tensor) -> str:
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
-    """softmax(query @ key.T * scale + mask) @ value; query [..., Hq, L, E], key [..., H, S, E], value [..., H, S, Ev].
+    """softmax(query @ key.T * scale + mask) @ value; query [..., Hq, L, E], key [..., H, S, E],
+    value [..., H, S, Ev].
 
     attn_mask broadcasts to [..., L, S]: bool (True takes part) or added to the scores. A row that
     may attend to nothing gives 0. torch.nn.functional.scaled_dot_product_attention.
@@ -135,6 +144,22 @@ def _same_lead(*tensors: Tensor):
     ]
 
 
+@op("_attention_weights", at=())
+def _attention_weights(query, key, mask, causal, scale):
+    """softmax(query @ key.T * scale + mask) in query's dtype, for dropout to act on."""
+    if causal:
+        mask = _causal(query.shape[-2], key.shape[-2])
+    groups = query.shape[-3] // key.shape[-3] if query.ndim > 2 and key.ndim > 2 else 1
+    key = mx.repeat(key, groups, axis=-3) if groups > 1 else key
+    return _weights(wide(query) @ wide(key).swapaxes(-1, -2) * scale, mask).astype(query.dtype)
+
+
 def _with_dropout(query, key, value, mask, p, causal, scale):
-    """Attention whose weights are dropped with probability p: the weights must exist as a tensor."""
-    raise NotImplementedError("scaled_dot_product_attention: dropout_p > 0 is not implemented")
+    """Attention whose weights are dropped with probability p."""
+    from ..random import dropout_mask  # random needs the filled op table
+
+    weights = _attention_weights(query, key, mask, causal, scale)
+    kept = dropout_mask(tuple(weights.shape), p, where=query.device).to(weights.dtype)
+    groups = query.shape[-3] // value.shape[-3] if query.ndim > 2 and value.ndim > 2 else 1
+    value = value.repeat_interleave(groups, -3) if groups > 1 else value
+    return (weights * kept / (1 - p)) @ value

@@ -1,7 +1,7 @@
 """Convolutions: torch's channels first outside, channels last inside, accumulated in float32.
 
-On the CPU a convolution is a sum of matrix products, one a kernel tap (0.19 s where MLX's own takes 0.47 s:
-64 -> 64 channels, 3x3x3 on 4x32x32, 2 cores, 2026-12-02); MLX's own serves the GPU.
+On the CPU a convolution is a sum of matrix products, one a kernel tap (0.19 s where MLX's own takes
+0.47 s: 64 -> 64 channels, 3x3x3 on 4x32x32, 2 cores, 2026-12-02); MLX's own serves the GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ..kernels.gemv import linear as product
 from ._calling import is_float, wide
 from .linear import c_name
 
-# Below this many input channels a tap's product is too thin, so all taps are gathered into one product.
+# Below this many input channels a tap's product is too thin, so all taps are gathered into one
+# product.
 THIN_CHANNELS = 32
 
 
@@ -38,7 +39,8 @@ def spread(value, n: int, name: str) -> tuple[int, ...]:
 def _batched(name: str, x: mx.array, n: int) -> mx.array:
     if x.ndim not in (n + 1, n + 2):
         raise RuntimeError(
-            f"Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {name}, but got input of "
+            f"Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {name}, but got input "
+            "of "
             f"size: {list(x.shape)}"
         )
     return x if x.ndim == n + 2 else x[None]
@@ -56,7 +58,8 @@ def _check(x, weight, bias, groups: int, channels: int) -> None:
     _check_types(x, weight, bias)
     if weight.shape[0] % groups or weight.shape[0] < groups:
         raise RuntimeError(
-            f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, but got "
+            f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, but "
+            "got "
             f"weight of size {list(weight.shape)} instead"
         )
     if x.shape[1] != channels:
@@ -105,7 +108,9 @@ def _by_taps(x, w, stride, dilation, groups, outputs):
     windows = _windows(x, kernel, stride, dilation, outputs)
     if depth == 1 and groups > 1:
         # Depthwise: one channel in, `width` out, no product to make.
-        total = sum(p[..., None] * w[(slice(None), *t, 0)].reshape(groups, width) for t, p in windows)
+        total = sum(
+            p[..., None] * w[(slice(None), *t, 0)].reshape(groups, width) for t, p in windows
+        )
         return total.reshape(batch, *outputs, w.shape[0])  # type: ignore[union-attr]
     if groups > 1:
         parts = [
@@ -162,7 +167,8 @@ def _output_sizes(spatial, pads, kernel, stride, dilation) -> tuple[int, ...]:
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     if any(p < r for p, r in zip(padded, reach, strict=True)):
         raise RuntimeError(
-            f"Calculated padded input size per channel: ({' x '.join(map(str, padded))}). Kernel size: "
+            f"Calculated padded input size per channel: ({' x '.join(map(str, padded))}). Kernel "
+            "size: "
             f"({' x '.join(map(str, reach))}). Kernel size can't be greater than actual input size"
         )
     return tuple((p - r) // s + 1 for p, r, s in zip(padded, reach, stride, strict=True))
@@ -199,7 +205,9 @@ def _finished(result, bias, input, n: int):
 
 
 def _transposed_by_taps(x, w, stride, dilation, groups, full):
-    """x [N, *spatial, C], w [C, *kernel, O / groups]: every product added where it lands in [N, *full, O]."""
+    """x [N, *spatial, C], w [C, *kernel, O / groups]: every product added where it lands in [N,
+    *full, O].
+    """
     kernel, spatial = w.shape[1:-1], x.shape[1:-1]
     batch, depth, width = x.shape[0], x.shape[-1] // groups, w.shape[-1]
     rows = x.reshape(-1, groups, depth).swapaxes(0, 1)  # [G, rows, C / G]
@@ -235,7 +243,8 @@ def convolve_transposed(
     _check_types(x, weight, bias)
     if x.shape[1] != weight.shape[0]:
         raise RuntimeError(
-            f"Given transposed=1, weight of size {list(weight.shape)}, expected input{list(x.shape)} to "
+            f"Given transposed=1, weight of size {list(weight.shape)}, expected "
+            f"input{list(x.shape)} to "
             f"have {weight.shape[0]} channels, but got {x.shape[1]} channels instead"
         )
     if bias is not None and bias.shape != (weight.shape[1] * groups,):
@@ -250,7 +259,8 @@ def convolve_transposed(
     extra = spread(output_padding, n, "output_padding")
     if any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation, strict=True)):
         raise RuntimeError(
-            "output padding must be smaller than either stride or dilation, but got output_padding: "
+            "output padding must be smaller than either stride or dilation, but got "
+            "output_padding: "
             f"{list(extra)}, stride: {list(stride)}, dilation: {list(dilation)}"
         )
     sizes = zip(x.shape[2:], stride, dilation, kernel, strict=True)
@@ -265,7 +275,8 @@ def convolve_transposed(
     outputs = tuple(f - 2 * p + e for f, p, e in zip(full, padding, extra, strict=True))
     if any(o <= 0 for o in outputs):
         raise RuntimeError(
-            f"Given input size per channel: ({' x '.join(map(str, x.shape[2:]))}). Calculated output "
+            f"Given input size per channel: ({' x '.join(map(str, x.shape[2:]))}). Calculated "
+            "output "
             f"size per channel: ({' x '.join(map(str, outputs))}). Output size is too small"
         )
     result = _cropped(result, padding, outputs)

@@ -13,7 +13,10 @@ from .reduce import total, vector_norm_of
 
 @op(at=("torch", "F"), promote="x1 x2")
 def cosine_similarity(x1, x2, dim=1, eps=1e-8):
-    """Sum of x1 x2 along dim over the product of their norms, each at least eps. torch.cosine_similarity."""
+    """Sum of x1 x2 along dim over the product of their norms, each at least eps.
+
+    torch.cosine_similarity.
+    """
     if not is_float(x1):
         raise RuntimeError(
             "expected common dtype to be floating point, yet common dtype is an integer type"
@@ -47,7 +50,8 @@ def cosine_embedding_loss(
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
     if input1.ndim != target.ndim + 1 or input2.ndim != target.ndim + 1:
         raise RuntimeError(
-            f"{target.ndim}D target tensor expects {target.ndim + 1}D input tensors, but found inputs "
+            f"{target.ndim}D target tensor expects {target.ndim + 1}D input tensors, but found "
+            "inputs "
             f"with sizes {list(input1.shape)} and {list(input2.shape)}."
         )
     return reduced(_cosine_embedding(input1, input2, target, margin), reduction)
@@ -113,7 +117,8 @@ def margin_ranking_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     if not input1.ndim == input2.ndim == target.ndim:
         raise RuntimeError(
-            "margin_ranking_loss : All input tensors should have same dimension but got sizes: input1: "
+            "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
+            "input1: "
             f"{input1.shape}, input2: {input2.shape}, target: {target.shape} "
         )
     return reduced((-target * (input1 - input2) + margin).clamp_min(0), reduction)

@@ -29,7 +29,10 @@ def _check_indices(indices: Tensor, rows: int) -> None:
 
 @composite(at=("torch",))
 def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    """Rows of weight [N, D] at integer indices [...]: [..., D]. IndexError out of range. torch.embedding."""
+    """Rows of weight [N, D] at integer indices [...]: [..., D]. IndexError out of range.
+
+    torch.embedding.
+    """
     if weight.ndim != 2:
         raise RuntimeError("'weight' must be 2-D")
     _check_indices(indices, weight.shape[0])
@@ -61,7 +64,10 @@ def _arange(weight: Tensor):
 
 @composite(at=("F",))
 def one_hot(tensor, num_classes=-1):
-    """int64 indices [...] as ones among num_classes (-1: the largest index + 1) zeros. torch.nn.functional.one_hot."""
+    """int64 indices [...] as ones among num_classes (-1: the largest index + 1) zeros.
+
+    torch.nn.functional.one_hot.
+    """
     if tensor.dtype is not dtypes.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if tensor.numel() == 0:

@@ -23,7 +23,10 @@ def c_name(x: mx.array) -> str:
 
 @op(at=("F",))
 def linear(input, weight, bias=None):
-    """input [..., K] @ weight [N, K].T + bias [N]; accumulated in float32. torch.nn.functional.linear."""
+    """input [..., K] @ weight [N, K].T + bias [N]; accumulated in float32.
+
+    torch.nn.functional.linear.
+    """
     if weight.ndim == 1:
         return linear_vector(input, weight, bias)
     _check(input, weight, bias)
@@ -73,7 +76,10 @@ def _check(input, weight, bias) -> None:
 
 @op(at=("torch", "F"))
 def bilinear(input1, input2, weight, bias=None):
-    """out[..., o] = sum over i, j of input1[..., i] weight[o, i, j] input2[..., j] + bias[o]. torch.bilinear."""
+    """out[..., o] = sum over i, j of input1[..., i] weight[o, i, j] input2[..., j] + bias[o].
+
+    torch.bilinear.
+    """
     if input1.shape[:-1] != input2.shape[:-1]:
         raise RuntimeError(
             f"bilinear(): input batch dimensions do not match: got {list(input1.shape)} and "
@@ -82,7 +88,8 @@ def bilinear(input1, input2, weight, bias=None):
     for i, (x, n) in enumerate(((input1, weight.shape[1]), (input2, weight.shape[2])), 1):
         if x.shape[-1] != n:
             raise RuntimeError(
-                f"bilinear(): input{i} size does not match weight size: got {x.shape[-1]} but expected {n}"
+                f"bilinear(): input{i} size does not match weight size: got {x.shape[-1]} but "
+                f"expected {n}"
             )
     outputs, k, n = weight.shape
     lead = input1.shape[:-1]

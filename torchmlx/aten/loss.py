@@ -280,7 +280,10 @@ def _bce(input, target, weight, reduction):
 def binary_cross_entropy(
     input, target, weight=None, size_average=None, reduce=None, reduction="mean"
 ):
-    """-(t log x + (1 - t) log(1 - x)), logarithms not below -100. torch.nn.functional.binary_cross_entropy."""
+    """-(t log x + (1 - t) log(1 - x)), logarithms not below -100.
+
+    torch.nn.functional.binary_cross_entropy.
+    """
     reduction = legacy_reduction(size_average, reduce, reduction)
     check_reduction(reduction)
     if input.shape != target.shape:
@@ -337,7 +340,10 @@ def _kl_div(input, target, reduction, log_target):
 
 @composite(at=("F",))
 def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_target=False):
-    """Kullback-Leibler divergence of log-probabilities `input` from `target`. torch.nn.functional.kl_div."""
+    """Kullback-Leibler divergence of log-probabilities `input` from `target`.
+
+    torch.nn.functional.kl_div.
+    """
     reduction = legacy_reduction(size_average, reduce, reduction)
     if reduction == "batchmean":
         result = _kl_div(input, target, "sum", log_target)
@@ -345,7 +351,8 @@ def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_
     if reduction == "mean":
         warnings.warn(
             "reduction: 'mean' divides the total loss by both the batch size and the support size."
-            "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
+            "'batchmean' divides only by the batch size, and aligns with the KL div math "
+            "definition."
             "'mean' will be changed to behave the same as 'batchmean' in the next major release.",
             stacklevel=2,
         )

@@ -1,4 +1,6 @@
-"""Normalisation: layer, RMS, group, batch, instance norm, and vectors of unit length. Statistics are float32."""
+"""Normalisation: layer, RMS, group, batch, instance norm, and vectors of unit length. Statistics
+are float32.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def _check_trailing(name: str, x: mx.array, shape, weight, bias) -> tuple[int, .
     for label, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and parameter.shape != shape:
             raise RuntimeError(
-                f"Expected {label} to be of same shape as normalized_shape, but got {label} of shape "
+                f"Expected {label} to be of same shape as normalized_shape, but got {label} of "
+                "shape "
                 f"{list(parameter.shape)} and normalized_shape = {list(shape)}"
             )
     if x.shape[x.ndim - len(shape) :] != shape or x.ndim < len(shape):
@@ -41,7 +44,10 @@ def _flat(parameter, like: mx.array):
 
 @op(at=("torch", "F"))
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn_enable=True):
-    """Zero mean and unit variance over the last dimensions, then weight and bias. torch.layer_norm."""
+    """Zero mean and unit variance over the last dimensions, then weight and bias.
+
+    torch.layer_norm.
+    """
     shape = _check_trailing("LayerNormKernelImpl", input, normalized_shape, weight, bias)
     if input.size == 0:
         return input
@@ -52,7 +58,10 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn
 
 @op(at=("torch", "F"))
 def rms_norm(input, normalized_shape, weight=None, eps=None):
-    """input / sqrt(mean(input²) + eps) over the last dimensions, times weight; rounded once. torch.rms_norm."""
+    """input / sqrt(mean(input²) + eps) over the last dimensions, times weight; rounded once.
+
+    torch.rms_norm.
+    """
     shape = _check_trailing("RMSNorm", input, normalized_shape, weight, None)
     if input.size == 0:
         return input
@@ -95,7 +104,10 @@ def _group_norm(input, num_groups, weight, bias, eps):
 
 @composite(at=("torch", "F"))
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True):
-    """Zero mean and unit variance over groups of channels, then weight and bias [C]. torch.group_norm."""
+    """Zero mean and unit variance over groups of channels, then weight and bias [C].
+
+    torch.group_norm.
+    """
     if input.ndim < 2:
         raise RuntimeError(
             f"Expected at least 2 dimensions for input tensor but received {input.ndim}"
@@ -111,7 +123,8 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabl
     for label, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and tuple(parameter.shape) != (channels,):
             raise RuntimeError(
-                f"Expected {label} to be a vector of size equal to the number of channels in input, "
+                f"Expected {label} to be a vector of size equal to the number of channels in "
+                "input, "
                 f"but got {label} of shape {list(parameter.shape)} and input of shape "
                 f"{list(input.shape)}"
             )
@@ -138,7 +151,10 @@ def _batch_statistics(input):
 def batch_norm(
     input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled=True
 ):
-    """Each channel of [N, C, ...] normalised by the batch's or the running statistics. torch.batch_norm."""
+    """Each channel of [N, C, ...] normalised by the batch's or the running statistics.
+
+    torch.batch_norm.
+    """
     _check_running(input.shape[1], running_mean, running_var, weight, bias)
     if not training:
         if running_mean is None or running_var is None:

@@ -24,7 +24,8 @@ def _constant(x: mx.array, pad, value) -> mx.array:
     for d, (n, (a, b)) in enumerate(zip(x.shape, widths, strict=True)):
         if n + a + b < 0:
             raise RuntimeError(
-                f"The input size {n}, plus negative padding {a} and {b} resulted in a negative output "
+                f"The input size {n}, plus negative padding {a} and {b} resulted in a negative "
+                "output "
                 "size, which is invalid. Check dimension "
                 f"{d} of your input."
             )
@@ -50,7 +51,8 @@ def _check(mode: str, x: mx.array, dim: int, before: int, after: int) -> None:
     n = x.shape[dim]
     if mode == "reflect" and (before >= n or after >= n):
         raise RuntimeError(
-            "Argument #4: Padding size should be less than the corresponding input dimension, but got: "
+            "Argument #4: Padding size should be less than the corresponding input dimension, "
+            "but got: "
             f"padding ({before}, {after}) at dimension {dim} of input {list(x.shape)}"
         )
     if mode == "circular" and (before > n or after > n):
@@ -62,7 +64,8 @@ def _check(mode: str, x: mx.array, dim: int, before: int, after: int) -> None:
         )
     if n == 0:
         raise RuntimeError(
-            f"Expected input to have non-zero size for non-batch dimensions, but got {list(x.shape)}"
+            "Expected input to have non-zero size for non-batch dimensions, but got "
+            f"{list(x.shape)}"
         )
 
 

@@ -89,7 +89,9 @@ class Geometry:
         return self.dilation[i] * (self.kernel[i] - 1) + 1
 
     def _taps(self, x: mx.array, first: int, i: int):
-        """The elements that each tap of spatial dimension i (axis first + i) meets, one array a tap."""
+        """The elements that each tap of spatial dimension i (axis first + i) meets, one array a
+        tap.
+        """
         lead = (slice(None),) * (first + i)
         for tap in range(self.kernel[i]):
             start = tap * self.dilation[i]
@@ -97,7 +99,7 @@ class Geometry:
             yield x[(*lead, slice(start, stop, self.stride[i]))]
 
     def reduced(self, x: mx.array, fill, combine) -> mx.array:
-        """Each window of x [..., *spatial] combined, one dimension at a time; `fill` lies outside."""
+        """Each window of x [..., *spatial] combined, one dimension at a time; `fill` is outside."""
         # Not a reduction of mx.as_strided windows: mx.max mixes rows up when they overlap with a
         # dilation (mlx 0.32.4 on the CPU: 1x3x9, kernel 3, dilation 2).
         x = self._padded(x, fill)
@@ -129,7 +131,9 @@ def _lowest(x: mx.array):
 
 
 def _first_maximum(flat: mx.array) -> mx.array:
-    """Index of the maximum of the last axis: the last NaN that a scan meets, else the first maximum."""
+    """Index of the maximum of the last axis: the last NaN that a scan meets, else the first
+    maximum.
+    """
     which = mx.argmax(flat, axis=-1)
     if not is_float(flat):
         return which
@@ -311,7 +315,8 @@ def _check_adaptive(name: str, n: int, input) -> None:
         )
     if 0 in input.shape[1:]:
         raise RuntimeError(
-            f"{name}(): Expected input to have non-zero size for non-batch dimensions, but input has "
+            f"{name}(): Expected input to have non-zero size for non-batch dimensions, but input "
+            "has "
             f"sizes {list(input.shape)}"
         )
 

@@ -1,4 +1,6 @@
-"""Channels and space exchanged: pixel and channel shuffles, windows as columns (unfold) and back (fold)."""
+"""Channels and space exchanged: pixel and channel shuffles, windows as columns (unfold) and back
+(fold).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def pixel_shuffle(input, upscale_factor):
     *lead, channels, height, width = input.shape
     if channels % (r * r):
         raise RuntimeError(
-            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square "
+            "of "
             f"upscale_factor, but input.size(-3)={channels} is not divisible by {r * r}"
         )
     n = len(lead)
@@ -88,7 +91,7 @@ def _pair(value) -> tuple[int, int]:
 
 
 class _Windows:
-    """Sliding windows over [H, W]: how many fit, and where each tap of the kernel meets the input."""
+    """Sliding windows over [H, W]: how many fit, and where each tap meets the input."""
 
     def __init__(self, size, kernel_size, dilation, padding, stride):
         self.size, self.kernel, self.dilation = _pair(size), _pair(kernel_size), _pair(dilation)
@@ -102,7 +105,8 @@ class _Windows:
         if any(o <= 0 for o in self.outputs):
             raise RuntimeError(
                 f"Given input with spatial size {self.size}, kernel_size={self.kernel}, "
-                f"dilation={self.dilation}, padding={self.padding}, calculated shape of the array of "
+                f"dilation={self.dilation}, padding={self.padding}, calculated shape of the "
+                "array of "
                 f"sliding blocks as {self.outputs}, but its components must be at least one."
             )
 
@@ -129,15 +133,18 @@ def _col2im(input, output_size, kernel_size, dilation, padding, stride):
     batch, rows, columns = input.shape
     if rows % taps:
         raise RuntimeError(
-            "Expected size of input's dimension 1 to be divisible by the product of kernel_size, but "
+            "Expected size of input's dimension 1 to be divisible by the product of kernel_size, "
+            "but "
             f"got input.size(1)={rows} and kernel_size={windows.kernel}."
         )
     if columns != blocks:
         raise RuntimeError(
             f"Given output_size={windows.size}, kernel_size={windows.kernel}, "
             f"dilation={windows.dilation}, padding={windows.padding}, stride={windows.stride}, "
-            f"expected size of input's dimension 2 to match the calculated number of sliding blocks "
-            f"{windows.outputs[0]} * {windows.outputs[1]} = {blocks}, but got input.size(2)={columns}."
+            "expected size of input's dimension 2 to match the calculated number of sliding "
+            "blocks "
+            f"{windows.outputs[0]} * {windows.outputs[1]} = {blocks}, but got "
+            f"input.size(2)={columns}."
         )
     x = wide(input).reshape(batch, rows // taps, taps, *windows.outputs)
     padded = [n + 2 * p for n, p in zip(windows.size, windows.padding, strict=True)]
@@ -166,7 +173,8 @@ def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     """Columns [N, C kh kw, L] added up in [N, C, *output_size]. torch.nn.functional.fold."""
     if input.ndim not in (2, 3):
         raise RuntimeError(
-            "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero "
+            "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and "
+            "non-zero "
             f"dimensions for input, but got: {list(input.shape)}"
         )
     x = input if input.ndim == 3 else input.unsqueeze(0)

@@ -1,4 +1,6 @@
-"""Resizing: nearest, linear and cubic interpolation, one dimension at a time, with torch's index arithmetic."""
+"""Resizing: nearest, linear and cubic interpolation, one dimension at a time, with torch's index
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def _cubic(x: mx.array, axis: int, outputs: int, scale, align_corners: bool) -> 
 
 @op("_resize", at=())
 def resize(input, sizes, mode, scales, align_corners):
-    """input [N, C, *spatial] resized to `sizes`; scales hold a factor to use, or None, for each dimension."""
+    """input [N, C, *spatial] resized to `sizes`; scales hold a factor to use, or None, for each
+    dimension.
+    """
     first = input.ndim - len(sizes)
     if mode in ("nearest", "nearest-exact"):
         offset = 0.5 if mode == "nearest-exact" else 0.0
@@ -89,13 +93,11 @@ def resize(input, sizes, mode, scales, align_corners):
             where = _nearest(input.shape[first + i], outputs, scale, offset)
             input = mx.take(input, mx.array(where), axis=first + i)
         return input
-    if not is_float(input):
-        if input.dtype != mx.uint8:
-            name = {"linear": "linear1d", "bilinear": "bilinear2d", "trilinear": "trilinear3d"}
-            raise NotImplementedError(
-                f'"compute_indices_weights_{name.get(mode, "cubic")[:-2]}" not implemented for '
-                f"'{torch_name(input)}'"
-            )
+    if not is_float(input) and input.dtype != mx.uint8:
+        kind = "cubic" if mode == "bicubic" else "linear"
+        raise NotImplementedError(
+            f"\"compute_indices_weights_{kind}\" not implemented for '{torch_name(input)}'"
+        )
     x = wide(input) if is_float(input) else input.astype(mx.float32)
     one = _cubic if mode == "bicubic" else _linear
     # The last dimension first, as torch nests its sums.
@@ -118,7 +120,8 @@ def output_sizes(spatial, size, scale_factor, recompute: bool | None):
         sizes = (size,) * n if isinstance(size, int) else tuple(int(s) for s in size)
         if len(sizes) != n:
             raise ValueError(
-                "Input and output must have the same number of spatial dimensions, but got input with "
+                "Input and output must have the same number of spatial dimensions, but got input "
+                "with "
                 f"spatial dimensions of {list(spatial)} and output size of {size}. Please provide "
                 "input tensor in (N, C, d1, d2, ...,dK) format and output size in (o1, o2, ...,oK) "
                 "format."
@@ -131,9 +134,12 @@ def output_sizes(spatial, size, scale_factor, recompute: bool | None):
     )
     if len(factors) != n:
         raise ValueError(
-            "Input and scale_factor must have the same number of spatial dimensions, but got input with "
-            f"spatial dimensions of {list(spatial)} and scale_factor of shape {scale_factor}. Please "
-            "provide input tensor in (N, C, d1, d2, ...,dK) format and scale_factor in (s1, s2, ...,sK) "
+            "Input and scale_factor must have the same number of spatial dimensions, but got "
+            "input with "
+            f"spatial dimensions of {list(spatial)} and scale_factor of shape {scale_factor}. "
+            "Please "
+            "provide input tensor in (N, C, d1, d2, ...,dK) format and scale_factor in (s1, s2, "
+            "...,sK) "
             "format."
         )
     sizes = tuple(math.floor(float(s) * f) for s, f in zip(spatial, factors, strict=True))

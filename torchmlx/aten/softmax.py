@@ -23,7 +23,10 @@ def _prepared(name: str, x: mx.array, dim: int, dtype) -> tuple[mx.array, int]:
 @op(at=("torch", "Tensor", "special"))
 @numpy_names
 def softmax(input, dim, dtype=None):
-    """exp(input) over its sum along dim, accumulated in float32; `dtype` casts first. torch.softmax."""
+    """exp(input) over its sum along dim, accumulated in float32; `dtype` casts first.
+
+    torch.softmax.
+    """
     x, axis = _prepared("softmax", input, dim, dtype)
     return kernel(x, axis) if x.size else x
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 
+import numpy as np
+
+from ..core.device import CPU
+from ..core.op import TABLE
 from ..core.tensor import Tensor
 
 
@@ -24,10 +28,7 @@ def _drop(input, shape, p: float, training: bool, inplace: bool):
     _check(p)
     if not training or p == 0 or input.numel() == 0:
         return input
-    if p == 1:
-        noise = input.new_zeros(())
-    else:
-        noise = _noise(input, shape, p, 1 / (1 - p))
+    noise = input.new_zeros(()) if p == 1 else _noise(input, shape, p, 1 / (1 - p))
     return input.mul_(noise) if inplace else input * noise
 
 
@@ -49,11 +50,13 @@ def _feature(name: str, batched: int, input, p, training, inplace):
         if batched == 3:
             raise RuntimeError(
                 f"{name}: Expected 2D or 3D input, but received a {input.ndim}D input. Note that "
-                f"{name} exists to provide channel-wise dropout on inputs with 1 spatial dimension, "
+                f"{name} exists to provide channel-wise dropout on inputs with 1 spatial "
+                "dimension, "
                 "a channel dimension, and an optional batch dimension (i.e. 2D or 3D inputs)."
             )
         warnings.warn(
-            f"{name}: Received a {input.ndim}-D input to {name}, which is deprecated and will result "
+            f"{name}: Received a {input.ndim}-D input to {name}, which is deprecated and will "
+            "result "
             "in an error in a future release.",
             stacklevel=3,
         )
@@ -110,3 +113,17 @@ def alpha_dropout(input, p=0.5, training=False, inplace=False):
 def feature_alpha_dropout(input, p=0.5, training=False, inplace=False):
     """alpha_dropout of whole channels."""
     return _alpha(input, _channels(input), p, training, inplace)
+
+
+def random_slopes(input, lower: float, upper: float) -> Tensor:
+    """A number from [lower, upper) for each element that is not positive, 1 for the others.
+
+    torch draws only for those elements, in order, so their number must be known here.
+    """
+    from ..random import generator_for
+
+    negative = np.asarray((input <= 0).cpu().numpy())
+    slopes = np.ones(negative.shape)
+    drawn = generator_for(CPU, None).uniform53(int(negative.sum()))
+    slopes[negative] = drawn * (upper - lower) + lower
+    return TABLE["from_numpy"].call(slopes).to(device=input.device, dtype=input.dtype)

@@ -1,4 +1,5 @@
-"""torch.nn.functional: filled from the op table (torchmlx/aten); here are the functions whose arguments differ
+"""torch.nn.functional: filled from the op table (torchmlx/aten); here are the functions whose
+arguments differ
 from those of the torch function of the same name (`inplace=`, `training=`, another order)."""
 
 from __future__ import annotations
@@ -6,14 +7,7 @@ from __future__ import annotations
 from ..aten import embedding as _embedding
 from ..aten import resize as _resize
 from ..core.op import TABLE as _TABLE
-from .dropout import (
-    alpha_dropout,
-    dropout,
-    dropout1d,
-    dropout2d,
-    dropout3d,
-    feature_alpha_dropout,
-)
+from . import dropout as _dropout
 
 
 def _run(name: str, inplace: bool, *args, **kwargs):
@@ -85,9 +79,10 @@ def threshold(input, threshold, value, inplace=False):
 
 def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
     """leaky_relu with a slope drawn from [lower, upper) while training, their mean otherwise."""
-    if training:
-        raise NotImplementedError("torch.nn.functional.rrelu with training=True is not implemented")
-    return _run("leaky_relu", inplace, input, (lower + upper) / 2)
+    if not training:
+        return _run("leaky_relu", inplace, input, (lower + upper) / 2)
+    result = input * _dropout.random_slopes(input, lower, upper)
+    return input.copy_(result) if inplace else result
 
 
 def _inplace_only(name: str):
@@ -103,6 +98,11 @@ relu_, leaky_relu_, elu_, selu_, celu_, hardtanh_, threshold_ = map(
     _inplace_only, ("relu", "leaky_relu", "elu", "selu", "celu", "hardtanh", "threshold")
 )
 gelu, softplus = _TABLE["gelu"].call, _TABLE["softplus"].call
+
+
+alpha_dropout, feature_alpha_dropout = _dropout.alpha_dropout, _dropout.feature_alpha_dropout
+dropout, dropout1d = _dropout.dropout, _dropout.dropout1d
+dropout2d, dropout3d = _dropout.dropout2d, _dropout.dropout3d
 
 
 def sigmoid(input):
@@ -179,13 +179,15 @@ def interpolate(
     if mode in ("nearest", "area", "nearest-exact"):
         if align_corners is not None:
             raise ValueError(
-                "align_corners option can only be set with the interpolating modes: linear | bilinear "
+                "align_corners option can only be set with the interpolating modes: linear | "
+                "bilinear "
                 "| bicubic | trilinear"
             )
     elif mode not in _resize.MODES:
         raise NotImplementedError(
             "Input Error: Only 3D, 4D and 5D input Tensors supported (got "
-            f"{input.ndim}D) for the modes: nearest | linear | bilinear | bicubic | trilinear | area | "
+            f"{input.ndim}D) for the modes: nearest | linear | bilinear | bicubic | trilinear | "
+            "area | "
             f"nearest-exact (got {mode})"
         )
     elif input.ndim != _resize.MODES[mode]:
@@ -277,7 +279,7 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
 
 
 def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
-    """Samples of the Gumbel-softmax distribution; `hard` gives one-hot values (Jang et al. 2016)."""
+    """Samples of the Gumbel-softmax distribution; `hard`: one-hot (Jang et al. 2016)."""
     drawn = -_TABLE["empty_like"].call(logits).exponential_().log()
     soft = softmax((logits + drawn) / tau, dim)
     if not hard:

@@ -1,4 +1,6 @@
-"""torch.nn.init: initial values of parameters, written in place. Random numbers are torch's CPU generator's."""
+"""torch.nn.init: initial values of parameters, written in place. Random numbers are torch's CPU
+generator's.
+"""
 
 from __future__ import annotations
 

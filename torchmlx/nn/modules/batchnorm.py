@@ -68,11 +68,11 @@ class _BatchNorm(Normalisation):
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, *rest):
         # Checkpoints older than version 2 have no count of batches.
         version, key = local_metadata.get("version"), prefix + "num_batches_tracked"
-        if (version is None or version < 2) and self.track_running_stats:
-            if key not in state_dict:
-                count = self.num_batches_tracked
-                fresh = TABLE["zeros"].call((), dtype=dtypes.int64)
-                state_dict[key] = fresh if count is None or count.is_meta else count
+        old = (version is None or version < 2) and self.track_running_stats
+        if old and key not in state_dict:
+            count = self.num_batches_tracked
+            fresh = TABLE["zeros"].call((), dtype=dtypes.int64)
+            state_dict[key] = fresh if count is None or count.is_meta else count
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def forward(self, input):

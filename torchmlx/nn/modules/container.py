@@ -64,7 +64,10 @@ class _Numbered(Module):
 
 
 class Sequential(_Numbered):
-    """Modules called one after the other; from arguments or an OrderedDict of names. torch.nn.Sequential."""
+    """Modules called one after the other; from arguments or an OrderedDict of names.
+
+    torch.nn.Sequential.
+    """
 
     def __init__(self, *args):
         super().__init__()
@@ -80,14 +83,16 @@ class Sequential(_Numbered):
     def __add__(self, other):
         if not isinstance(other, Sequential):
             raise ValueError(
-                f"add operator supports only objects of Sequential class, but {type(other)} is given."
+                f"add operator supports only objects of Sequential class, but {type(other)} is "
+                "given."
             )
         return Sequential(*self, *other)
 
     def __iadd__(self, other):
         if not isinstance(other, Sequential):
             raise ValueError(
-                f"add operator supports only objects of Sequential class, but {type(other)} is given."
+                f"add operator supports only objects of Sequential class, but {type(other)} is "
+                "given."
             )
         return self.extend(list(other))
 
@@ -266,7 +271,10 @@ def _describe(value, element: str = "") -> str:
 
 
 class ParameterList(Module):
-    """A list of parameters; plain tensors become parameters, other values stay. torch.nn.ParameterList."""
+    """A list of parameters; plain tensors become parameters, other values stay.
+
+    torch.nn.ParameterList.
+    """
 
     def __init__(self, values: Iterable | None = None):
         super().__init__()
@@ -330,7 +338,8 @@ class ParameterDict(Module):
     def _name(self, key) -> str:
         if not isinstance(key, str):
             raise TypeError(
-                "Index given to ParameterDict cannot be used as a key as it is not a string (type is "
+                "Index given to ParameterDict cannot be used as a key as it is not a string "
+                "(type is "
                 f"'{type(key).__name__}'). Open an issue on github if you need non-string keys."
             )
         return key
@@ -395,7 +404,7 @@ class ParameterDict(Module):
 
     def get(self, key, default=None):
         """The value of a key, or `default`."""
-        return self[key] if key in self else default
+        return self[key] if key in self._keys else default
 
     def fromkeys(self, keys, default=None):
         """A ParameterDict with these keys and one value."""
@@ -414,11 +423,11 @@ class ParameterDict(Module):
         return (self[k] for k in self._keys)
 
     def update(self, parameters) -> None:
-        """Add the entries of a mapping (a plain dict in sorted order) or of an iterable of pairs."""
+        """Add the entries of a mapping (a plain dict's sorted) or of an iterable of pairs."""
         if not isinstance(parameters, Iterable):
             raise TypeError(
-                "ParametersDict.update should be called with an iterable of key/value pairs, but got "
-                + type(parameters).__name__
+                "ParametersDict.update should be called with an iterable of key/value pairs, but "
+                "got " + type(parameters).__name__
             )
         if isinstance(parameters, (OrderedDict, ParameterDict)):
             pairs = parameters.items()

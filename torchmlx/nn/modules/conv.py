@@ -105,7 +105,9 @@ class _Convolution(Module):
             text += f", groups={self.groups}"
         if self.bias is None:
             text += ", bias=False"
-        return text if self.padding_mode == "zeros" else text + f", padding_mode={self.padding_mode}"
+        return (
+            text if self.padding_mode == "zeros" else text + f", padding_mode={self.padding_mode}"
+        )
 
 
 class _Conv(_Convolution):
@@ -158,9 +160,7 @@ class _ConvTranspose(_Convolution):
     ):  # fmt: skip
         super().__init__()
         if padding_mode != "zeros":
-            raise ValueError(
-                f'Only "zeros" padding mode is supported for {type(self).__name__}'
-            )
+            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
         self._set(
             in_channels, out_channels, kernel_size, stride, padding, dilation, output_padding,
             groups, bias, padding_mode, device, dtype,
@@ -176,7 +176,8 @@ class _ConvTranspose(_Convolution):
             output_size = output_size[lead:]
         if len(output_size) != n:
             raise ValueError(
-                f"ConvTranspose{n}D: for {input.ndim}D input, output_size must have {n} or {lead + n} "
+                f"ConvTranspose{n}D: for {input.ndim}D input, output_size must have {n} or "
+                f"{lead + n} "
                 f"elements (got {len(output_size)})"
             )
         settings = zip(

@@ -1,4 +1,6 @@
-"""Hooks of modules: the handles that remove them, registration, and a call that runs them in torch's order."""
+"""Hooks of modules: the handles that remove them, registration, and a call that runs them in
+torch's order.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ _ids = itertools.count()
 
 
 class RemovableHandle:
-    """Removes a hook: `remove()`, or the end of a `with` block. torch.utils.hooks.RemovableHandle."""
+    """Removes a hook: `remove()`, or the end of a `with` block.
+
+    torch.utils.hooks.RemovableHandle.
+    """
 
     def __init__(self, hooks_dict, *, extra_dict=()):
         self.id = next(_ids)
@@ -63,12 +68,14 @@ class Hooks:
     _is_full_backward_hook: bool | None
 
     def register_forward_pre_hook(self, hook, *, prepend=False, with_kwargs=False):
-        """Call hook(module, args[, kwargs]) before forward; what it returns replaces the arguments."""
+        """Call hook(module, args[, kwargs]) before forward; its result replaces the arguments."""
         flags = (self._forward_pre_hooks_with_kwargs,) if with_kwargs else ()
         return register(self._forward_pre_hooks, hook, *flags, prepend=prepend)
 
     def register_forward_hook(self, hook, *, prepend=False, with_kwargs=False, always_call=False):
-        """Call hook(module, args[, kwargs], output) after forward; what it returns replaces the output."""
+        """Call hook(module, args[, kwargs], output) after forward; what it returns replaces the
+        output.
+        """
         flags = [self._forward_hooks_with_kwargs] if with_kwargs else []
         flags += [self._forward_hooks_always_called] if always_call else []
         return register(self._forward_hooks, hook, *flags, prepend=prepend)
@@ -78,10 +85,11 @@ class Hooks:
         return register(self._backward_pre_hooks, hook, prepend=prepend)
 
     def register_full_backward_hook(self, hook, prepend=False):
-        """Call hook(module, grad_input, grad_output) once the gradients of the inputs are computed."""
+        """Call hook(module, grad_input, grad_output) once the inputs' gradients are computed."""
         if self._is_full_backward_hook is False:
             raise RuntimeError(
-                "Cannot use both regular backward hooks and full backward hooks on a single Module. "
+                "Cannot use both regular backward hooks and full backward hooks on a single "
+                "Module. "
                 "Please use only one of them."
             )
         self._is_full_backward_hook = True

@@ -33,7 +33,8 @@ class _InstanceNorm(Normalisation):
             )
         if size != self.num_features:
             warnings.warn(
-                f"input's size at dim={dim} does not match num_features. You can silence this warning "
+                f"input's size at dim={dim} does not match num_features. You can silence this "
+                "warning "
                 "by not passing in num_features, which is not used because affine=False",
                 stacklevel=3,
             )
@@ -61,6 +62,9 @@ class InstanceNorm2d(_InstanceNorm):
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Channels of [N, C, D, H, W] or [C, D, H, W] normalised on their own. torch.nn.InstanceNorm3d."""
+    """Channels of [N, C, D, H, W] or [C, D, H, W] normalised on their own.
+
+    torch.nn.InstanceNorm3d.
+    """
 
     n = 3

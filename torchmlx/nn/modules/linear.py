@@ -67,7 +67,10 @@ class NonDynamicallyQuantizableLinear(Linear):
 
 
 class Bilinear(Module):
-    """x1 [..., in1], x2 [..., in2] -> x1 @ weight @ x2 + bias, weight [out, in1, in2]. torch.nn.Bilinear."""
+    """x1 [..., in1], x2 [..., in2] -> x1 @ weight @ x2 + bias, weight [out, in1, in2].
+
+    torch.nn.Bilinear.
+    """
 
     __constants__ = ["in1_features", "in2_features", "out_features"]
 

@@ -40,7 +40,10 @@ _TABLES = (
 
 
 class Module(State, Hooks):
-    """Base class of all networks: parameters, buffers and child modules as attributes. torch.nn.Module."""
+    """Base class of all networks: parameters, buffers and child modules as attributes.
+
+    torch.nn.Module.
+    """
 
     dump_patches: bool = False
     call_super_init: bool = False
@@ -319,7 +322,9 @@ class Module(State, Hooks):
         return self
 
     def to(self, *args, **kwargs):
-        """Move to a device and/or convert floating point tensors to a dtype, in place. Returns self."""
+        """Move to a device and/or convert floating point tensors to a dtype, in place. Returns
+        self.
+        """
         target, where, _, memory_format = parse_to(args, kwargs)
         if target is not None and target.category < dtypes.FLOAT:
             raise TypeError(

@@ -77,7 +77,10 @@ class RMSNorm(_OverTrailing):
 
 
 class GroupNorm(Module):
-    """Zero mean and unit variance over groups of channels, weight and bias [C]. torch.nn.GroupNorm."""
+    """Zero mean and unit variance over groups of channels, weight and bias [C].
+
+    torch.nn.GroupNorm.
+    """
 
     __constants__ = ["num_groups", "num_channels", "eps", "affine"]
 
@@ -114,7 +117,10 @@ class GroupNorm(Module):
 
 
 class LocalResponseNorm(Module):
-    """Divides by a power of the mean square of neighbouring channels. torch.nn.LocalResponseNorm."""
+    """Divides by a power of the mean square of neighbouring channels.
+
+    torch.nn.LocalResponseNorm.
+    """
 
     __constants__ = ["size", "alpha", "beta", "k"]
 

@@ -15,7 +15,9 @@ class _Pad(Module):
 
     def __init__(self, padding):
         super().__init__()
-        self.padding = tuple(padding) if isinstance(padding, (list, tuple)) else (padding,) * (2 * self.n)
+        self.padding = (
+            tuple(padding) if isinstance(padding, (list, tuple)) else (padding,) * (2 * self.n)
+        )
 
     def forward(self, input):
         return F.pad(input, self.padding, self.mode)

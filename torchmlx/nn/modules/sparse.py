@@ -11,7 +11,10 @@ from .module import Module
 
 
 class Embedding(Module):
-    """Integer indices [...] -> rows of weight [num_embeddings, embedding_dim]. torch.nn.Embedding."""
+    """Integer indices [...] -> rows of weight [num_embeddings, embedding_dim].
+
+    torch.nn.Embedding.
+    """
 
     __constants__ = [
         "num_embeddings", "embedding_dim", "padding_idx", "max_norm", "norm_type",

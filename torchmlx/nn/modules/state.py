@@ -1,4 +1,6 @@
-"""State of modules: `state_dict` and `load_state_dict` with torch's keys, hooks, metadata and error text."""
+"""State of modules: `state_dict` and `load_state_dict` with torch's keys, hooks, metadata and
+error text.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class State:
         return register(self._state_dict_hooks, hook)
 
     def register_state_dict_post_hook(self, hook):
-        """Call hook(module, state_dict, prefix, local_metadata) after `state_dict`; it changes in place."""
+        """Call hook(module, state_dict, prefix, local_metadata) after `state_dict`; it changes in
+        place.
+        """
         hook._from_public_api = True
         return register(self._state_dict_hooks, hook)
 
@@ -79,11 +83,13 @@ class State:
         )
 
     def register_load_state_dict_pre_hook(self, hook):
-        """Call hook(module, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) first."""
+        """Call hook(module, state_dict, prefix, local_metadata, strict, missing, unexpected,
+        errors) first.
+        """
         return self._register_load_state_dict_pre_hook(hook, with_module=True)
 
     def register_load_state_dict_post_hook(self, hook):
-        """Call hook(module, incompatible_keys) after loading; it may change the key lists in place."""
+        """Call hook(module, incompatible_keys) after loading; it may change the lists in place."""
         return register(self._load_state_dict_post_hooks, hook)
 
     # ---- saving
@@ -130,9 +136,10 @@ class State:
     # ---- loading
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
-        """Copy (or with `assign` adopt) the entries of `state_dict`; returns missing and unexpected keys.
+        """Copy (or with `assign` adopt) the entries of `state_dict`; returns missing and
+        unexpected keys.
 
-        Raises RuntimeError that lists every key missing, unexpected (where `strict`) or of another shape.
+        Raises RuntimeError that lists every key missing, unexpected (where `strict`) or misshapen.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
@@ -233,23 +240,27 @@ class _Load:
 def _load_one(module, name, key, tensor, given, assign, errors) -> None:
     if not isinstance(given, Tensor):
         errors.append(
-            f'While copying the parameter named "{key}", expected torch.Tensor or Tensor-like object '
-            f"from checkpoint but received {type(given)}"
+            f'While copying the parameter named "{key}", expected torch.Tensor or Tensor-like '
+            f"object from checkpoint but received {type(given)}"
         )
         return
     if tensor.ndim == 0 and tuple(given.shape) == (1,):
         given = given[0]
     if given.shape != tensor.shape:
         errors.append(
-            f"size mismatch for {key}: copying a param with shape {given.shape} from checkpoint, the "
+            f"size mismatch for {key}: copying a param with shape {given.shape} from checkpoint, "
+            "the "
             f"shape in current model is {tensor.shape}."
         )
         return
     if tensor.is_meta and not given.is_meta and not assign:
         warnings.warn(
-            f"for {key}: copying from a non-meta parameter in the checkpoint to a meta parameter in the "
-            "current model, which is a no-op. (Did you mean to pass `assign=True` to assign items in "
-            "the state dictionary to their corresponding key in the module instead of copying them in "
+            f"for {key}: copying from a non-meta parameter in the checkpoint to a meta parameter "
+            "in the "
+            "current model, which is a no-op. (Did you mean to pass `assign=True` to assign "
+            "items in "
+            "the state dictionary to their corresponding key in the module instead of copying "
+            "them in "
             "place?)",
             stacklevel=2,
         )
@@ -260,7 +271,8 @@ def _load_one(module, name, key, tensor, given, assign, errors) -> None:
     except Exception as error:
         errors.append(
             f'While copying the parameter named "{key}", whose dimensions in the model are '
-            f"{tensor.size()} and whose dimensions in the checkpoint are {given.size()}, an exception "
+            f"{tensor.size()} and whose dimensions in the checkpoint are {given.size()}, an "
+            "exception "
             f"occurred : {error.args}."
         )
 
