@@ -85,6 +85,9 @@ class Checker {
 
   bool report_elsewhere(const Examined& e) {
     if (e.address >= &__executable_start && e.address < &_end) return false;  // constants
+    const char* fibers = reinterpret_cast<const char*>(launch.fibers.data());
+    if (e.address >= fibers && e.address < fibers + launch.fibers.size() * sizeof(Fiber))
+      return false;  // simdgroup_load asks for its lane
     const char* stacks = launch.stacks;
     const size_t all = launch.fibers.size() * (STACK + GUARD);
     const bool stack = e.address >= stacks && e.address < stacks + all;
