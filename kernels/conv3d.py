@@ -1,0 +1,482 @@
+"""Convolution over frames, rows and columns, channels last: an implicit matrix product.
+
+The columns of a kernel row meet neighbouring values in memory, so K is cut into KD x KH runs of
+KW * C values. Cached frames, padding and a doubled image are index arithmetic: nothing is
+concatenated, padded or enlarged in memory. One float32 sum takes in all taps.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import mlx.core as mx
+import numpy as np
+
+from . import e4m3, tiles
+from .gemv import fallback as plain_linear
+from .kernel import Kernel
+from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
+
+# The first BM threads hold a pixel of the output each. For every run they say where it starts and
+# which part of it lies in the image: the rest is padding, and reads as zero. A doubled image has
+# runs of C values, as each of its columns is two. Frames before the first are the cache's.
+SOURCE = """
+    // x: [B, D, H, W, C], w: [O, KD, KH, KW, C], out: [pixels, O]; a threadgroup BM x BN outputs
+    constexpr uint BM = 64;
+    threadgroup float memory[SCRATCH];
+    threadgroup long starts[BM];
+    threadgroup int lows[BM];
+    threadgroup int highs[BM];
+    threadgroup int cached[BM];
+    constexpr uint TM = 4;
+    constexpr uint TN = BN / 16;
+    constexpr uint ROW = padded<T>(BK);
+    uint rows = uint(x_shape[0]) * out_d * out_h * out_w;
+    uint columns = w_shape[0];
+    int depth = x_shape[1];
+    int height = x_shape[2];
+    int width = x_shape[3];
+    int channels = x_shape[4];
+    int row_runs = UPSAMPLE ? w_shape[3] : 1;
+    int run = UPSAMPLE ? channels : w_shape[3] * channels;
+    int row_taps = w_shape[2] * row_runs;
+    ulong k = ulong(w_shape[1]) * row_taps * run;
+    uint lane = thread_index_in_simdgroup;
+    uint simdgroup = simdgroup_index_in_threadgroup;
+    uint row0 = threadgroup_position_in_grid.y * BM;
+    uint column0 = threadgroup_position_in_grid.x * BN;
+    uint mine = thread_index_in_threadgroup;
+    uint pixel = row0 + mine;
+    long batch = pixel / (uint(out_w) * out_h * out_d);
+    int d0 = int(pixel / (uint(out_w) * out_h) % out_d) * stride_d - front;
+    int h0 = int(pixel / out_w % out_h) * stride_h - top;
+    int w0 = int(pixel % out_w) * stride_w - left;
+    threadgroup T* a = reinterpret_cast<threadgroup T*>(memory);
+    threadgroup T* b = a + BM * ROW;
+    const threadgroup T* my_a = a + simdgroup % 2 * 8 * TM * ROW;
+    const threadgroup T* my_b = b + simdgroup / 2 * 8 * TN * ROW;
+    metal::simdgroup_float8x8 sums[TM * TN];
+    clear_sums<TM * TN>(sums);
+    for (int tap = first_d * row_taps; tap < last_d * row_taps; tap++) {
+        if (mine < BM) {
+            int d = d0 + tap / row_taps;
+            int h = h0 + tap % row_taps / row_runs;
+            int c = w0 + tap % row_runs;
+            bool inside = pixel < rows && d >= -cache_d && d < depth && h >= 0;
+            lows[mine] = UPSAMPLE ? 0 : metal::max(-c, 0) * channels;
+            int high = UPSAMPLE ? run : metal::min(width - c, w_shape[3]) * channels;
+            if (UPSAMPLE) {
+                inside = inside && c >= 0 && c < 2 * width;
+                h >>= 1;
+                c >>= 1;
+            }
+            inside = inside && h < height;
+            highs[mine] = inside ? high : 0;
+            cached[mine] = d < 0;
+            long frame = d < 0 ? batch * cache_d + d + cache_d : batch * depth + d;
+            starts[mine] = ((frame * height + h) * width + c) * channels;
+        }
+        for (int begin = 0; begin < run; begin += BK) {
+            metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+            int e = begin + int(lane);
+            for (uint r = simdgroup; r < BM; r += TILE_SIMDGROUPS) {
+                T value = T(0);
+                if (e >= lows[r] && e < highs[r]) {
+                    ulong at = starts[r] + e;
+                    value = @READ@;
+                }
+                a[r * ROW + lane] = value;
+            }
+            load_tile<BN, BK>(
+                b, w, column0 * k + ulong(tap) * run + begin, k, 1, columns - column0,
+                uint(run - begin), simdgroup, lane);
+            metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+            multiply_tiles<TM, TN, false, true>(sums, my_a, ROW, my_b, ROW);
+        }
+    }
+    metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+    threadgroup float* strip = memory + simdgroup * 64 * TN;
+    row0 += simdgroup % 2 * 8 * TM;
+    column0 += simdgroup / 2 * 8 * TN;
+""" + tiles.store("out[ulong(row) * columns + column] = T(sum@BIAS@);")
+
+SCALARS = (
+    *("out_d", "out_h", "out_w", "stride_d", "stride_h", "stride_w", "front", "top", "left"),
+    *("cache_d", "first_d", "last_d"),
+)
+
+
+def _program(bias: bool, cache: bool) -> Program:
+    source = SOURCE.replace("@BIAS@", " + float(bias[column])" if bias else "")
+    source = source.replace("@READ@", "cached[r] ? cache[at] : x[at]" if cache else "x[at]")
+    name = "conv" + "_bias" * bias + "_cache" * cache
+    inputs = ("x", "w", *("bias",) * bias, *("cache",) * cache, *SCALARS)
+    return Program(name, inputs, ("out",), source, e4m3.READ + tiles.HEADER)
+
+
+BOTH = (False, True)
+PROGRAMS = {(bias, cache): _program(bias, cache) for bias in BOTH for cache in BOTH}
+
+BM = 64
+TILE_COLUMNS = {"tile16": 16, "tile32": 32, "tile64": 64}
+
+VARIANTS = {
+    "tile16": "a threadgroup 64 pixels x 16 channels; up to 16 channels out, as a last layer",
+    "tile32": "64 pixels x 32 channels; up to 32 channels out",
+    "tile64": "64 pixels x 64 channels; more",
+}
+
+# A tile has four arrays beside its memory: 8 + 3 * 4 bytes a pixel.
+PIXEL_BYTES = 20
+
+# MLX's products and copies on large arrays have failed at 2^31 elements (mlx#3248, #3327) and
+# 2^32 (mlx#3138): the fallback computes pieces well below that.
+PIECE = 2**28
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """x [B, D, H, W, C] with `cached` frames before it, w [O, KD, KH, KW, C], out [B, .., O].
+
+    `before` is what the first output sees in front of, above and left of x: padding and cache.
+    `shape` is the result's.
+    """
+
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    cached: int
+    bias: bool
+    stride: tuple[int, ...]
+    before: tuple[int, ...]
+    out: tuple[int, ...]
+    shape: tuple[int, ...]
+    upsample: bool
+    dtype: mx.Dtype
+
+
+def problem(x, w, bias=None, cache=None, *, stride, padding, upsample=False) -> Convolution:
+    """Describe the convolution; the shapes fit."""
+    cached = 0 if cache is None else cache.shape[1]
+    (front, _), (top, _), (left, _) = _less_cache(padding, cached)
+    before = (front + cached, top, left)
+    out = (x.shape[0], *outputs(x.shape, w.shape, cached, stride, padding, upsample), w.shape[0])
+    return Convolution(
+        x.shape, w.shape, cached, bias is not None, stride, before, out, out, upsample, x.dtype
+    )
+
+
+def choose(conv: Convolution, chip: Chip) -> str:
+    """Name of the variant; needs no device, so tests can pin it."""
+    if conv.dtype not in (mx.float32, mx.float16, mx.bfloat16) or _obstacle(conv):
+        return FALLBACK
+    columns = conv.w[0]
+    return "tile16" if columns <= 16 else "tile32" if columns <= 32 else "tile64"
+
+
+def _obstacle(conv: Convolution) -> str:
+    """What the program cannot take, or ""."""
+    if 0 in (*conv.x, *conv.w, *conv.out):
+        return "no empty arrays"
+    if prod(conv.out[:-1]) > 2**32 - BM or max(prod(conv.w[3:]), conv.x[3] * conv.x[4]) >= 2**31:
+        return "fewer pixels, or shorter rows"
+    return ""
+
+
+def launch(conv: Convolution, variant: str) -> list[Launch]:
+    """The one dispatch of a variant; ValueError where it cannot serve the problem."""
+    obstacle = _obstacle(conv)
+    if obstacle:
+        raise ValueError(f"conv3d takes {obstacle}")
+    bn = TILE_COLUMNS[variant]
+    scratch = tiles.scratch(BM, bn, conv.dtype.size, b_turned=True)
+    inputs = {"x": conv.x, "w": conv.w, "bias": (conv.w[0],)}
+    if conv.cached:
+        inputs["cache"] = (conv.x[0], conv.cached, *conv.x[2:])
+    numbers = (*conv.out[1:4], *conv.stride, *conv.before, conv.cached, *_useful(conv))
+    program = PROGRAMS[conv.bias, conv.cached > 0]
+    across, down = -(-conv.w[0] // bn), -(-prod(conv.out[:-1]) // BM)
+    return [
+        Launch(
+            program,
+            inputs={name: inputs[name] for name in program.inputs if name in inputs},
+            outputs={"out": (conv.shape, conv.dtype)},
+            grid=(32 * across, tiles.SIMDGROUPS * down, 1),
+            threadgroup=(32, tiles.SIMDGROUPS, 1),
+            template=(
+                ("T", conv.dtype),
+                ("BN", bn),
+                ("UPSAMPLE", conv.upsample),
+                ("SCRATCH", scratch),
+            ),
+            threadgroup_bytes=4 * scratch + PIXEL_BYTES * BM,
+            scalars=dict(zip(SCALARS, numbers, strict=True)),
+        )
+    ]
+
+
+def _useful(conv: Convolution) -> Pair:
+    """First and last + 1 of the taps along D that meet a frame: one of three for a first frame."""
+    last_start = (conv.out[1] - 1) * conv.stride[0] - conv.before[0]
+    taps = [
+        tap
+        for tap in range(conv.w[1])
+        if last_start + tap >= -conv.cached and tap - conv.before[0] < conv.x[1]
+    ]
+    return (taps[0], taps[-1] + 1) if taps else (0, 0)
+
+
+def _less_cache(padding: Sequence[Pair], cached: int) -> tuple[Pair, ...]:
+    (front, back), *others = padding
+    return ((max(front - cached, 0), back), *others)
+
+
+def outputs(x, w, cached: int, stride, padding, upsample: bool) -> tuple[int, ...]:
+    """Lengths of the result, 0 or less where the kernel does not fit in; x, w: shapes, 2-d too."""
+    *frames, height, width = x[1:-1]
+    factor = 2 if upsample else 1
+    lengths = (*(n + cached for n in frames), factor * height, factor * width)
+    pads = _less_cache(padding, cached)
+    each = zip(lengths, w[1:-1], stride, pads, strict=True)
+    return tuple((n + before + after - k) // s + 1 for n, k, s, (before, after) in each)
+
+
+def reference(x, w, bias=None, cache=None, stride=(1, 1, 1), padding=((0, 0),) * 3, upsample=False):
+    """The sum over taps in float64."""
+    w = np.asarray(w, np.float64)
+    x = np.asarray(x if cache is None else np.concatenate([cache, x], 1), np.float64)
+    if upsample:
+        x = x.repeat(2, 2).repeat(2, 3)
+    cached = 0 if cache is None else cache.shape[1]
+    x = np.pad(x, [(0, 0), *_less_cache(padding, cached), (0, 0)])
+    sizes = outputs(x.shape, w.shape, 0, stride, ((0, 0),) * 3, False)
+    out = np.zeros((x.shape[0], *sizes, w.shape[0]))
+    with np.errstate(invalid="ignore"):
+        for tap in np.ndindex(w.shape[1:4]):
+            out += x[_window(tap, stride, sizes)] @ w[(slice(None), *tap)].T
+    return out if bias is None else out + np.asarray(bias, np.float64)
+
+
+def _window(tap, stride, sizes) -> tuple[slice, ...]:
+    """The values of [B, D, H, W, C] that a tap meets, for `sizes` outputs."""
+    spans = (slice(t, t + (n - 1) * s + 1, s) for t, s, n in zip(tap, stride, sizes, strict=True))
+    return (slice(None), *spans)
+
+
+def fallback(x, w, bias=None, cache=None, *, stride, padding, upsample=False) -> mx.array:
+    """A matrix product for each row of the kernel, in float32 for half types.
+
+    The columns of a kernel row are gathered: on the CPU this takes 39 ms where MLX's own conv3d
+    takes 103 ms (64 -> 64 channels, 3x3x3 on 1x32x32, AMD EPYC, 2026-12-02); that one also adds
+    the depth taps in the output's dtype, and its kin go wrong when large (mlx#3138, #3979).
+    """
+    wide = mx.float32 if x.dtype in (mx.float16, mx.bfloat16) else x.dtype
+    cached = 0 if cache is None else cache.shape[1]
+    sizes = outputs(x.shape, w.shape, cached, stride, padding, upsample)
+    if 0 in (x.shape[0], *sizes, w.shape[0]):
+        return mx.zeros((x.shape[0], *sizes, w.shape[0]), x.dtype)
+    whole = x if cache is None else mx.concatenate([cache, x], axis=1)
+    if upsample:
+        whole = mx.repeat(mx.repeat(whole, 2, axis=2), 2, axis=3)
+    pads = _less_cache(padding, cached)
+    if any(pads[i] != (0, 0) for i in range(3)):
+        whole = mx.pad(whole, [(0, 0), *pads, (0, 0)])
+    return _by_rows(whole, w.astype(wide), bias, stride, sizes)
+
+
+def _by_rows(x, w, bias, stride, sizes) -> mx.array:
+    """x padded, w in the dtype to compute in; results in x's dtype, piece by piece when large."""
+    batch, (*kernel, columns), channels = x.shape[0], w.shape[1:4], w.shape[4]
+    rows = batch * prod(sizes)
+    pieces = list(_halves(x, w.shape, stride, sizes))
+    if rows * max(columns * channels, w.shape[0]) > PIECE and pieces:
+        axis = pieces[0][0]
+        return mx.concatenate([_by_rows(p, w, bias, stride, s) for _, p, s in pieces], axis=axis)
+    total = None
+    for tap in np.ndindex(*kernel):
+        parts = [x[_window((*tap, c), stride, sizes)] for c in range(columns)]
+        gathered = mx.concatenate(parts, axis=-1).reshape(rows, columns * channels)
+        weights = w[(slice(None), *tap)].reshape(w.shape[0], columns * channels)
+        product = plain_linear(gathered.astype(w.dtype), weights)
+        total = product if total is None else total + product
+    if total is None or 0 in (channels, columns):
+        total = mx.zeros((rows, w.shape[0]), w.dtype)
+    total = total if bias is None else total + bias.astype(w.dtype)
+    return total.astype(x.dtype).reshape(batch, *sizes, w.shape[0])
+
+
+def _halves(x, w, stride, sizes) -> Iterator[tuple[int, mx.array, tuple[int, ...]]]:
+    """(axis, input, outputs) of both halves of the first axis that has more than one output."""
+    lengths = (x.shape[0], *sizes)
+    axis = next((i for i, n in enumerate(lengths) if n > 1), None)
+    if axis is None:
+        return
+    step, reach = (1, 1) if axis == 0 else (stride[axis - 1], w[axis])
+    middle = lengths[axis] // 2
+    for first, last in ((0, middle), (middle, lengths[axis])):
+        span = slice(first * step, (last - 1) * step + reach)
+        lengths = (*lengths[:axis], last - first, *lengths[axis + 1 :])
+        yield axis, x[(*(slice(None),) * axis, span)], lengths[1:]
+
+
+def check(name: str, x, w, bias, cache, stride, padding, upsample) -> None:
+    """Raise ValueError or TypeError for arrays and numbers that do not fit each other."""
+    if x.ndim != w.ndim or x.shape[-1] != w.shape[-1]:
+        raise ValueError(f"{name}: x {x.shape} does not fit weights {w.shape} as [O, .., C]")
+    if bias is not None and bias.shape != (w.shape[0],):
+        raise ValueError(f"{name}: bias {bias.shape} does not fit weights {w.shape} as [O, .., C]")
+    frame = (x.shape[0], *x.shape[2:])
+    if cache is not None and (cache.ndim != 5 or (cache.shape[0], *cache.shape[2:]) != frame):
+        raise ValueError(f"{name}: cache {cache.shape} does not fit x {x.shape}")
+    if min(stride) < 1 or min(n for pair in padding for n in pair) < 0 or 0 in w.shape[1:-1]:
+        raise ValueError(f"{name}: stride {stride}, padding {padding}, weights {w.shape}")
+    cached = 0 if cache is None else cache.shape[1]
+    if min(outputs(x.shape, w.shape, cached, stride, padding, upsample)) < 1:
+        raise ValueError(f"{name}: weights {w.shape} reach over x {x.shape} with its padding")
+    dtypes = {a.dtype for a in (x, w, bias, cache) if a is not None}
+    if len(dtypes) > 1 or not mx.issubdtype(x.dtype, mx.floating):
+        raise TypeError(f"{name} takes one floating dtype, not {', '.join(map(str, dtypes))}")
+
+
+def spread(value, n: int) -> tuple[int, ...]:
+    """One number for each of n axes; ValueError for another count."""
+    values = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
+    if len(values) != n:
+        raise ValueError(f"{values} is not one number or {n}")
+    return values
+
+
+def pairs(padding, n: int) -> tuple[Pair, ...]:
+    """(before, after) for each of n axes, from one number, or a number or a pair for each."""
+    each = (padding,) * n if isinstance(padding, int) else tuple(padding)
+    if len(each) != n:
+        raise ValueError(f"padding {padding} is not one number or {n}")
+    two = [(p, p) if isinstance(p, int) else tuple(map(int, p)) for p in each]
+    return tuple((before, after) for before, after in two)
+
+
+def conv3d(
+    x: mx.array,
+    w: mx.array,
+    bias: mx.array | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int | Pair] = 0,
+    cache: mx.array | None = None,
+    upsample: bool = False,
+) -> mx.array:
+    """Convolution (torch's: correlation) over frames, rows and columns, summed in float32.
+
+    x [B, D, H, W, C], w [O, KD, KH, KW, C], bias [O], cache [B, DC, H, W, C], all of one dtype:
+    float32, float16, bfloat16, and float64 on the CPU. `stride` is a number or one for each of D,
+    H and W; `padding`, with zeros, a number or, for each, a number or (before, after). The frames
+    of `cache` come before x, and take the place of as much padding in front. `upsample` doubles
+    rows and columns first, as nearest does. Returns [B, OD, OH, OW, O], rounded once. Raises
+    ValueError for shapes that do not fit, TypeError for mixed dtypes.
+    """
+    if x.ndim != 5:
+        raise ValueError(f"conv3d takes x as [B, D, H, W, C], not {x.shape}")
+    steps, pads = spread(stride, 3), pairs(padding, 3)
+    if cache is not None and cache.ndim == 5 and cache.shape[1] == 0:
+        cache = None
+    check("conv3d", x, w, bias, cache, steps, pads, upsample)
+    arrays = (x, w, bias) if cache is None else (x, w, bias, cache)
+    return KERNEL(*arrays, stride=steps, padding=pads, upsample=upsample)
+
+
+def conv3d_in_order(x, w, bias=None, cache=None, *, stride=1, padding=0, upsample=False):
+    """conv3d with its arrays first, as cases have them."""
+    return conv3d(x, w, bias, stride, padding, cache, upsample)
+
+
+def cost(x, w, bias=None, cache=None, *, stride, padding, upsample=False) -> Cost:
+    """As `least`."""
+    conv = problem(x, w, bias, cache, stride=stride, padding=padding, upsample=upsample)
+    return least(conv, [array for array in (x, bias, cache) if array is not None])
+
+
+def least(conv: Convolution, arrays: Sequence[mx.array]) -> Cost:
+    """Reads `arrays` and each weight that meets a frame once, writes the result.
+
+    A multiply and an add for each of these weights and pixel, and one for each output.
+    """
+    first, last = _useful(conv)
+    weights = conv.w[0] * (last - first) * prod(conv.w[2:])
+    moved = sum(array.nbytes for array in arrays)
+    written = prod(conv.out)
+    moved += (weights + written) * conv.dtype.size
+    return Cost(bytes=moved, flops=2 * prod(conv.out[:-1]) * weights + written)
+
+
+def _case(
+    why: str,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    cached: int = 0,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int | Pair] = 0,
+    bias: bool = True,
+    upsample: bool = False,
+    **spec,
+) -> Case:
+    """x [B, D, H, W, C], w [O, KD, KH, KW]: of about 1 / sqrt(K), so that outputs are about one."""
+    arrays = {
+        "x": Spec(x, **spec),
+        "w": Spec((*w, x[-1]), scale=prod((*w[1:], x[-1])) ** -0.5),
+        "bias": Spec(w[:1]) if bias else None,
+        "cache": Spec((x[0], cached, *x[2:]), **spec) if cached else None,
+    }
+    numbers = {"stride": spread(stride, 3), "padding": pairs(padding, 3), "upsample": upsample}
+    return Case(arrays, why, numbers)
+
+
+CAUSAL, TIME = ((2, 0), 1, 1), ((2, 0), 0, 0)
+ODD = ((1, 2), (0, 1), (2, 0))
+
+CASES = [
+    _case("nothing even", (2, 3, 5, 6, 17), (19, 2, 3, 2), stride=2, padding=ODD),
+    _case("Wan2.2 decoder, 1024 channels", (1, 1, 7, 9, 1024), (40, 3, 3, 3), 2, padding=CAUSAL),
+    _case("Wan2.2 decoder, four frames", (1, 4, 5, 7, 256), (70, 3, 3, 3), 2, padding=CAUSAL),
+    _case("Wan2.2 conv_in, the first frame", (1, 1, 8, 9, 48), (130, 3, 3, 3), padding=CAUSAL),
+    _case("Wan2.2 conv_out", (1, 1, 9, 9, 256), (12, 3, 3, 3), 2, padding=CAUSAL),
+    _case("time_conv", (1, 1, 8, 9, 512), (72, 3, 1, 1), 2, padding=TIME),
+    _case("half the frames", (1, 4, 5, 6, 160), (40, 3, 1, 1), 1, stride=(2, 1, 1)),
+    _case("shortcut: a plain product", (1, 2, 5, 7, 1024), (66, 1, 1, 1)),
+    _case("Wan2.2 encoder conv_in", (1, 5, 6, 11, 12), (160, 3, 3, 3), padding=CAUSAL),
+    _case("Wan2.1 encoder conv_in", (1, 3, 8, 9, 3), (96, 3, 3, 3), 1, padding=CAUSAL),
+    _case("patches of a vision tower", (1, 2, 32, 48, 3), (36, 2, 16, 16), stride=(2, 16, 16)),
+    _case("doubled image", (2, 1, 5, 6, 40), (33, 1, 3, 3), padding=(0, 1, 1), upsample=True),
+    _case(
+        "doubled and cached, every other row",
+        (1, 1, 3, 4, 34),
+        (20, 2, 2, 3),
+        cached=1,
+        stride=(1, 2, 1),
+        padding=((1, 1), (1, 0), 2),
+        upsample=True,
+    ),
+    _case("fewer than 8 elements, all in constant memory", (1, 1, 1, 2, 3), (1, 1, 1, 2)),
+    _case("x and cache in constant memory", (1, 1, 1, 1, 5), (9, 2, 1, 1), 1, bias=False),
+    _case("outputs that see padding only", (1, 2, 2, 3, 4), (5, 3, 3, 3), padding=3, bias=False),
+    _case("no tap meets a frame", (1, 1, 2, 2, 4), (3, 2, 1, 1), stride=10, padding=((5, 0), 0, 0)),
+    _case("NaN and infinity", (1, 2, 4, 5, 20), (9, 2, 3, 3), padding=1, fill="specials"),
+    _case("unaligned", (2, 2, 4, 5, 24), (9, 3, 2, 2), 2, bias=False, layout="offset"),
+    _case("transposed in memory", (1, 2, 4, 5, 24), (9, 1, 2, 2), layout="transposed"),
+]
+
+# Beyond rounding, K up to 27,648. float32 sums err by about sqrt(K) * 6e-8. Half types sum in
+# float32, then round once.
+NMSE = {"float32": 1e-11, "float16": 1e-9, "bfloat16": 1e-8}
+
+KERNEL = Kernel(
+    "conv3d",
+    function=conv3d_in_order,
+    reference=reference,
+    fallback=fallback,
+    vjp=None,
+    metal=Metal(VARIANTS, problem, choose, launch),
+    cpu=None,
+    cases=CASES,
+    nmse=NMSE,
+    cost=cost,
+)
