@@ -1,0 +1,288 @@
+"""Scaled dot product attention over heads that share keys and values; its Metal is flash.py."""
+
+from math import prod
+
+import mlx.core as mx
+import numpy as np
+
+from . import flash
+from .kernel import Kernel
+from .softmax import fallback as plain_softmax
+from .spec import Case, Cost, Metal, Spec
+
+# The fallback takes as many queries at a time as keep the scores below this many values.
+SCORES = 2**26
+
+
+def problem(q, k, v, mask=None, lengths=None, gate=None, *, causal, window, scale) -> flash.Problem:
+    """Describe the call; the shapes fit, mask is 4-d, lengths is [B]."""
+    batch, heads, queries, d = q.shape
+    return flash.Problem(
+        batch=batch,
+        heads=heads,
+        kv_heads=k.shape[1],
+        queries=queries,
+        keys=k.shape[2],
+        d=d,
+        values=v.shape[3],
+        mask=None if mask is None else mask.shape,
+        boolean=mask is not None and mask.dtype == mx.bool_,
+        lengths=lengths is not None,
+        gate=gate is not None,
+        causal=causal,
+        window=window or 0,
+        scale=scale,
+        dtype=q.dtype,
+    )
+
+
+def _visible(position, key, valid, causal: bool, window: int | None):
+    """Whether the query at `position` sees `key`; NumPy's or MLX's integers that broadcast."""
+    seen = key < valid
+    if causal:
+        seen = seen & (key <= position)
+    return seen & (key > position - window) if window else seen
+
+
+def reference(
+    q, k, v, mask=None, lengths=None, gate=None, causal=False, window=None, scale=1.0
+) -> np.ndarray:
+    """Scores, softmax and weighted sum in float64; 0 for a row without a score above -inf."""
+    groups, (queries, keys) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
+    k, v = (np.asarray(x, np.float64).repeat(groups, 1) for x in (k, v))
+    valid = np.full(1, keys) if lengths is None else np.minimum(lengths, keys)
+    valid = valid.reshape(-1, 1, 1, 1)
+    position = np.arange(queries)[:, None] + (0 if lengths is None else valid - queries)
+    seen = _visible(position, np.arange(keys), valid, causal, window)
+    with np.errstate(invalid="ignore"):
+        scores = np.asarray(q, np.float64) @ k.swapaxes(-1, -2) * scale
+        if mask is not None:
+            seen, scores = (seen & mask, scores) if mask.dtype == bool else (seen, scores + mask)
+        scores = np.where(seen, scores, -np.inf)
+        alive = (scores > -np.inf).any(-1, keepdims=True)
+        weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+        weights = np.where(alive, weights / weights.sum(-1, keepdims=True), 0.0)
+        # What no query may see does not count, whatever lies there.
+        v = np.where(np.arange(keys)[:, None] < valid, v, 0.0)
+        out = weights @ v
+    return out if gate is None else out / (1 + np.exp(-np.asarray(gate, np.float64)))
+
+
+def fallback(
+    q, k, v, mask=None, lengths=None, gate=None, *, causal=False, window=None, scale=1.0
+) -> mx.array:
+    """Scores, softmax and weighted sum in float32 for half types, some queries at a time."""
+    wide = mx.float64 if q.dtype == mx.float64 else mx.float32
+    batch, heads, queries, _ = q.shape
+    keys, dims = k.shape[2], v.shape[3]
+    if 0 in (*q.shape, keys, dims):
+        out = mx.zeros((batch, heads, queries, dims), wide)
+        return _gated(out, gate, q.dtype)
+    k, v = k.astype(wide), v.astype(wide)
+    start = None
+    if lengths is not None:
+        start = mx.minimum(lengths, keys).reshape(-1, 1, 1, 1)
+        there = mx.arange(keys)[:, None] < start
+        # NaN in what is not valid would come through a weight of 0.
+        v = mx.where(there, v, mx.zeros((), wide))
+        k = mx.where(there, k, mx.zeros((), wide))
+    step = max(SCORES // (batch * heads * keys), 1)
+    parts = []
+    for first in range(0, queries, step):
+        last = min(first + step, queries)
+        position = mx.arange(first, last)[:, None]
+        position = position if start is None else position + start - queries
+        seen = None
+        if causal or window or start is not None:
+            valid = keys if start is None else start
+            seen = _visible(position, mx.arange(keys), valid, causal, window)
+        some = mask if mask is None or mask.shape[2] == 1 else mask[:, :, first:last]
+        parts.append(_attend(q[:, :, first:last].astype(wide) * scale, k, v, some, seen))
+    return _gated(mx.concatenate(parts, axis=2), gate, q.dtype)
+
+
+def _attend(q, k, v, mask, seen) -> mx.array:
+    """One product for each key head: the queries that share it lie together."""
+    batch, heads, queries, d = q.shape
+    kv_heads, keys, dims = v.shape[1:]
+    rows = heads // kv_heads * queries
+    scores = q.reshape(batch, kv_heads, rows, d) @ k.swapaxes(-1, -2)
+    scores = scores.reshape(batch, heads, queries, keys)
+    nothing = mx.array(-mx.inf, scores.dtype)
+    if mask is not None and mask.dtype != mx.bool_:
+        scores = scores + mask.astype(scores.dtype)
+    elif mask is not None:
+        scores = mx.where(mask, scores, nothing)
+    if seen is not None:
+        scores = mx.where(seen, scores, nothing)
+    # Zeros before the softmax, so that dead rows have gradients of 0 and not NaN.
+    alive = mx.any(scores > nothing, axis=-1, keepdims=True)
+    zero = mx.zeros((), scores.dtype)
+    weights = mx.where(alive, plain_softmax(mx.where(alive, scores, zero), -1), zero)
+    out = weights.reshape(batch, kv_heads, rows, keys) @ v
+    return out.reshape(batch, heads, queries, dims)
+
+
+def _gated(out, gate, dtype) -> mx.array:
+    if gate is not None:
+        out = out * mx.sigmoid(gate.astype(out.dtype))
+    return out.astype(dtype)
+
+
+def attention(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    mask: mx.array | None = None,
+    lengths: mx.array | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    gate: mx.array | None = None,
+) -> mx.array:
+    """softmax(q @ k.T * scale + mask) @ v, accumulated in float32, rounded once.
+
+    q [B, H, L, D], k [B, KH, S, D], v [B, KH, S, E], KH a divisor of H, all of one floating dtype
+    (float64 on the CPU). mask, bool (True takes part) or floating (added), broadcasts to
+    [B, H, L, S]. lengths, integers [B] or (), is how many of the S keys are valid; what lies
+    beyond has no influence, NaN included.
+
+    A query's position is its index; where lengths is given the last query is at the last valid
+    key. causal: it sees the keys up to its position (torch's is_causal). window: of those before,
+    only the last `window`, its own position included. scale: 1 / sqrt(D) by default. gate
+    [B, H, L, E]: the result is multiplied by its sigmoid.
+
+    Returns [B, H, L, E]. A row with no score above -inf is 0, as in torch. Raises ValueError for
+    shapes that do not fit, TypeError for dtypes.
+    """
+    _check(q, k, v, lengths, window, gate)
+    full = (*q.shape[:3], k.shape[2])
+    if mask is not None:
+        mask = mask.reshape((1,) * max(4 - mask.ndim, 0) + mask.shape)
+        sizes = zip(mask.shape, full, strict=False)
+        if mask.ndim > 4 or any(m not in (1, n) for m, n in sizes):
+            raise ValueError(f"attention: mask {mask.shape} does not broadcast to {full}")
+        if mask.dtype != mx.bool_ and not mx.issubdtype(mask.dtype, mx.floating):
+            raise TypeError(f"attention takes a bool or floating mask, not {mask.dtype}")
+    if lengths is not None:
+        lengths = mx.broadcast_to(lengths.astype(mx.int32), (q.shape[0],))
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    arrays = [q, k, v, mask, lengths, gate]
+    return KERNEL(*arrays, causal=causal, window=window, scale=scale)
+
+
+def _check(q, k, v, lengths, window, gate) -> None:
+    if q.ndim != 4 or k.ndim != 4 or v.ndim != 4 or 0 in (q.shape[3], k.shape[1]):
+        raise ValueError(f"attention takes [B, H, L, D], not {q.shape}, {k.shape}, {v.shape}")
+    fits = q.shape[::3] == k.shape[::3] and k.shape[:3] == v.shape[:3]
+    if not fits or q.shape[1] % k.shape[1]:
+        raise ValueError(f"attention: q {q.shape}, k {k.shape}, v {v.shape} do not fit")
+    if gate is not None and gate.shape != (*q.shape[:3], v.shape[3]):
+        raise ValueError(f"attention: gate {gate.shape} does not fit q {q.shape}, v {v.shape}")
+    if window is not None and window < 1:
+        raise ValueError(f"attention: a window of {window} keys")
+    if lengths is not None and lengths.shape not in ((), q.shape[:1]):
+        raise ValueError(f"attention: lengths {lengths.shape} is not () or {q.shape[:1]}")
+    if lengths is not None and not mx.issubdtype(lengths.dtype, mx.integer):
+        raise TypeError(f"attention takes integer lengths, not {lengths.dtype}")
+    dtypes = {x.dtype for x in (q, k, v, gate) if x is not None}
+    if len(dtypes) > 1 or not mx.issubdtype(q.dtype, mx.floating):
+        raise TypeError(f"attention takes one floating dtype, not {', '.join(map(str, dtypes))}")
+
+
+def attention_in_order(
+    q, k, v, mask=None, lengths=None, gate=None, *, causal=False, window=None, scale=None
+):
+    """attention with its arrays first, as cases have them."""
+    return attention(q, k, v, mask, lengths, causal, window, scale, gate)
+
+
+def cost(q, k, v, mask=None, lengths=None, gate=None, *, causal, window, scale) -> Cost:
+    """Reads every array once, writes the result; two products of all queries and keys."""
+    outputs = prod(q.shape[:3]) * v.shape[3]
+    read = sum(array.nbytes for array in (q, k, v, mask, lengths, gate) if array is not None)
+    flops = 2 * prod(q.shape[:3]) * k.shape[2] * (q.shape[3] + v.shape[3])
+    return Cost(bytes=read + outputs * q.itemsize, flops=flops)
+
+
+def some(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """True at half of the places, nowhere in the first row."""
+    mask = rng.random(shape) < 0.5
+    mask[..., 0, :] = False
+    return mask
+
+
+def partly(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """33, 0, 23, 13 ... valid keys."""
+    return np.arange(33, 33 - 10 * shape[0], -10) * (np.arange(shape[0]) != 1)
+
+
+def most(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Some hundred valid keys."""
+    return rng.integers(270, 290, shape)
+
+
+def _case(
+    why: str,
+    heads: tuple[int, int, int],
+    lengths: tuple[int, int],
+    d: int,
+    mask: Spec | None = None,
+    valid=None,
+    gate: bool = False,
+    causal: bool = False,
+    window: int = 0,
+    **spec,
+) -> Case:
+    """heads: batch, heads of q, heads of k; lengths: of q, of k."""
+    (batch, many, few), (queries, keys) = heads, lengths
+    arrays = {
+        "q": Spec((batch, many, queries, d), **spec),
+        "k": Spec((batch, few, keys, d), **{**spec, "fill": "normal"}),
+        "v": Spec((batch, few, keys, d), **{**spec, "fill": "normal"}),
+        "mask": mask,
+        "lengths": Spec((batch,), "int32", valid) if valid else None,
+        "gate": Spec((batch, many, queries, d)) if gate else None,
+    }
+    numbers = {"causal": causal, "window": window or None, "scale": d**-0.5}
+    return Case(arrays, why, numbers)
+
+
+CASES = [
+    _case("SmolLM2, a prompt", (1, 9, 3), (23, 23), 64, causal=True),
+    _case("Qwen3.6-35B-A3B, one token", (1, 16, 2), (1, 300), 256, valid=most, gate=True),
+    _case("Qwen3-0.6B, one token of two", (2, 16, 8), (1, 300), 128, valid=most),
+    _case("SmolLM2, one token of four", (4, 9, 3), (1, 40), 64, valid=partly),
+    _case("no key heads shared", (1, 2, 2), (1, 37), 64),
+    _case("Qwen3.6-35B-A3B, a prompt", (1, 8, 1), (11, 11), 256, causal=True, gate=True),
+    _case("Qwen3-0.6B, a prompt", (1, 2, 1), (70, 70), 128, causal=True),
+    _case("three tokens after others", (2, 4, 2), (3, 40), 128, valid=partly, causal=True),
+    _case("a window", (1, 2, 1), (50, 50), 96, causal=True, window=7),
+    _case("one token, a window", (3, 4, 2), (1, 40), 64, valid=partly, causal=True, window=9),
+    _case("vision tower", (1, 2, 2), (67, 67), 72),
+    _case("more queries than keys", (1, 2, 1), (20, 9), 80, causal=True),
+    _case("mask", (2, 4, 2), (9, 33), 64, mask=Spec((2, 4, 9, 33), "bool_", some)),
+    _case("mask of keys", (2, 2, 1), (5, 33), 64, mask=Spec((2, 1, 1, 33)), valid=partly),
+    _case("mask of one", (1, 2, 1), (5, 9), 8, mask=Spec((1, 1, 1, 1)), gate=True),
+    _case("NaN and infinity", (2, 2, 1), (5, 36), 64, fill="specials", causal=True),
+    _case("unaligned", (1, 2, 1), (9, 20), 64, layout="offset"),
+    _case("transposed in memory", (1, 2, 1), (9, 20), 64, layout="transposed"),
+    _case("a head dimension that goes to MLX", (1, 2, 1), (9, 20), 20, causal=True),
+    _case("one of everything", (1, 1, 1), (1, 1), 8),
+]
+
+# Beyond rounding. Half types compute in float32, then round once.
+NMSE = {"float32": 1e-12, "float16": 1e-9, "bfloat16": 1e-8}
+
+KERNEL = Kernel(
+    "attention",
+    function=attention_in_order,
+    reference=reference,
+    fallback=fallback,
+    vjp=None,
+    metal=Metal(flash.VARIANTS, problem, flash.choose, flash.launch),
+    cpu=None,
+    cases=CASES,
+    nmse=NMSE,
+    cost=cost,
+)
