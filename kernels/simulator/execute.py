@@ -133,8 +133,9 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 def _write_array(path: Path, x: mx.array) -> None:
     """The elements of `x` in row-major order, whatever its layout."""
-    flat = mx.contiguous(x).reshape(-1)
-    np.asarray(flat.view(_BITS[min(x.itemsize, 8)])).tofile(path)
+    # Not flattened: MLX counts an axis with 32 bits. A scalar has no axis to view otherwise.
+    whole = mx.contiguous(x if x.ndim else x.reshape(1))
+    np.asarray(whole.view(_BITS[min(x.itemsize, 8)])).tofile(path)
 
 
 def _read_array(path: Path, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
