@@ -10,6 +10,8 @@ import torch
 from torchmlx.kernels import conv3d as module
 from torchmlx.kernels.accuracy import judge, to_numpy
 from torchmlx.kernels.conv3d import choose, conv3d, launch, problem
+from torchmlx.kernels.dispatch import use
+from torchmlx.kernels.simulator import simulated
 from torchmlx.kernels.spec import OLDEST
 
 CAUSAL = ((2, 0), (1, 1), (1, 1))
@@ -205,6 +207,19 @@ def test_the_fallback_takes_no_part_of_the_graph_to_the_host():
     x = mx.zeros((1, 2, 64, 64, 256), mx.bfloat16)
     out = conv3d(x, mx.zeros((256, 3, 3, 3, 256), mx.bfloat16), padding=CAUSAL)
     assert (out.shape, out.dtype) == ((1, 2, 64, 64, 256), mx.bfloat16)
+
+
+@pytest.mark.huge
+@pytest.mark.parametrize("simulator", [False, True])
+def test_more_elements_than_31_bits_count(simulator):
+    """The four corners of an image of 2^31 + 2^16 values."""
+    height, width = 2**16, 2**15 + 1
+    values = np.zeros((1, 1, height, width, 1), np.float16)
+    values[0, 0, :: height - 1, :: width - 1, 0] = [[1, 2], [3, 4]]
+    x, w = mx.array(values), mx.ones((1, 1, 1, 1, 1), mx.float16)
+    with simulated("fast") if simulator else use("fallback"):
+        got = conv3d(x, w, stride=(1, height - 1, width - 1))
+    assert got.flatten().tolist() == [1, 2, 3, 4]
 
 
 def test_overflow_of_half_becomes_infinity():
