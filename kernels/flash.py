@@ -7,6 +7,7 @@ are split over threadgroups, which leave unfinished sums to a second program.
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import mlx.core as mx
 
@@ -312,7 +313,15 @@ VARIANTS = {
 # Head dimensions whose tiles fit into threadgroup memory.
 MAX_D = 256
 
-# Threadgroups wanted, and keys that one is worth: not measured.
+# With two threadgroups a core one computes while the other waits for memory. MLX's own attention
+# has tiles of about this size. Not measured.
+HALF = THREADGROUP_BYTES // 2
+
+# Maximum, norm and fix of a row.
+ROW_BYTES = 12
+
+# Threadgroups wanted, and keys that one is worth: 128 keys of two bytes make 12 % more traffic for
+# eight rows, by the parts written and read again, but 4096 keys fill 32 cores. Not measured.
 THREADGROUPS, CHUNK = 256, 128
 
 
@@ -347,15 +356,18 @@ class Problem:
 
 
 def tile_shape(problem: Problem) -> tuple[int, int, int]:
-    """Rows and keys of a tile and the 16-byte words that it takes: the most rows that fit."""
+    """Rows and keys of a tile and the 16-byte words that it takes: the largest within HALF.
+
+    Beyond HALF where that would leave fewer than 32 rows of many, or 16 keys.
+    """
     size = problem.dtype.size
     row = problem.d * size + 16
-    for bm in (64, 32, 16, 8):
-        if bm > 8 and problem.rows <= bm // 2:
-            continue
-        for keys in (32, 16, 8):
+    needed = next((bm for bm in (8, 16, 32) if bm >= problem.rows), 64)
+    for limit, least_rows, least_keys in ((HALF, min(needed, 32), 16), (THREADGROUP_BYTES, 8, 8)):
+        for bm, keys in product((64, 32, 16, 8), (32, 16, 8)):
             words = max((bm + keys) * row + 4 * bm * (keys + 4), 32 * problem.d) // 16
-            if 16 * words + 12 * bm <= THREADGROUP_BYTES:
+            fits = 16 * words + ROW_BYTES * bm <= limit
+            if fits and least_rows <= bm <= needed and keys >= least_keys:
                 return bm, keys, words
     raise ValueError(f"attention tiles of {problem.d} values do not fit")
 
@@ -425,7 +437,7 @@ def _tiles(problem: Problem, count: int, chunk: int, part: bool = False) -> Laun
         grid=(32 * -(-rows // bm), tiles.SIMDGROUPS * kv, count),
         threadgroup=(32, tiles.SIMDGROUPS, 1),
         template=tuple(template.items()),
-        threadgroup_bytes=16 * words + 12 * bm,
+        threadgroup_bytes=16 * words + ROW_BYTES * bm,
         scalars={name: numbers[name] for name in program.inputs if name in numbers},
     )
 

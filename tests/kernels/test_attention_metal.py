@@ -46,11 +46,13 @@ def test_tiles_fit_into_threadgroup_memory(dtype, d):
 @pytest.mark.parametrize(
     "rows, d, dtype, shape",
     [
-        (8, 256, mx.bfloat16, (8, 32)),
+        (1, 256, mx.bfloat16, (8, 16)),
         (9, 256, mx.bfloat16, (16, 32)),
         (64, 256, mx.bfloat16, (32, 16)),
-        (64, 128, mx.bfloat16, (64, 16)),
-        (64, 64, mx.bfloat16, (64, 32)),
+        (8, 128, mx.bfloat16, (8, 32)),
+        (64, 128, mx.bfloat16, (32, 16)),
+        (33, 64, mx.bfloat16, (32, 32)),
+        (64, 32, mx.bfloat16, (64, 16)),
         (8, 256, mx.float32, (8, 16)),
         (64, 256, mx.float32, (16, 8)),
     ],
@@ -83,7 +85,7 @@ def test_what_goes_to_the_fallback():
         launch(describe(1, 2, 1, 3, 9, 20), "tile")
 
 
-@pytest.mark.parametrize("keys, want", [(300, (3, 128)), (4096, (32, 128)), (262_144, (128, 2048))])
+@pytest.mark.parametrize("keys, want", [(300, (3, 112)), (4096, (32, 128)), (262_144, (128, 2048))])
 def test_splits_of_a_decoded_token(keys, want):
     """Qwen3.6-35B-A3B: two key heads, up to 128 threadgroups each."""
     call = describe(1, 16, 2, 1, keys, 256)
