@@ -53,6 +53,12 @@ def test_every_code_as_in_torch(dtype):
     np.testing.assert_array_equal(e4m3.widen(CODES), want)
 
 
+def test_every_code_as_float64():
+    with mx.stream(mx.cpu):
+        got = np.array(from_fp8(mx.array(CODES), mx.float64))
+    np.testing.assert_array_equal(got, e4m3.VALUES)
+
+
 def test_there_and_back():
     for dtype in TORCH:
         back = np.array(to_fp8(from_fp8(mx.array(CODES), dtype)))
