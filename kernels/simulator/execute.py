@@ -54,10 +54,7 @@ def execute(
     if syntax and (errors := check_syntax(recorded, include, constants)):
         raise compiler.CompileError(recorded.name, errors)
     made = program(recorded, include, constants)
-    instrumented = mode == "checked" or traffic
-    binary = compiler.compile_kernel(
-        made.cpp(), "checked" if instrumented else "fast", recorded.name
-    )
+    binary = compiler.compile_kernel(made.cpp(), "counted" if traffic else mode, recorded.name)
     flags = f"{int(mode == 'checked')} {int(traffic)} {seed}"
     with tempfile.TemporaryDirectory(dir=_SCRATCH) as folder:
         files = _Files(Path(folder), recorded, made, inputs, init_value)
