@@ -52,6 +52,11 @@ class Cell:
     def write(self, array: mx.array) -> None:
         """Replace the contents; views drop their cached arrays, so that MLX can reuse memory."""
         self.version += 1
+        self.forget()
+        self.array = array
+
+    def forget(self) -> None:
+        """Views drop the arrays they have cached."""
         readers = self._readers
         if readers:
             for reader in readers:
@@ -59,7 +64,6 @@ class Cell:
                 if view is not None:
                     view._cached = None
             readers.clear()
-        self.array = array
 
     def remember(self, view) -> None:
         """`view` has cached an array read from this cell."""
@@ -81,6 +85,7 @@ class NumpyCell(Cell):
     """A cell whose elements live in NumPy memory, because a NumPy array shares them.
 
     Reads copy from that memory and writes copy into it, so both sides see each other, as in torch.
+    Views do not cache meanwhile: NumPy may write without a version to tell.
     Once nobody else holds the memory the cell becomes a plain one again.
     """
 
@@ -94,7 +99,6 @@ class NumpyCell(Cell):
             self._memory = None
             self.__class__ = Cell  # type: ignore[assignment]
             self.array = value
-        self.version += 1  # NumPy may have written: what views cached is stale
         return value
 
     @array.setter
@@ -123,6 +127,7 @@ def share(cell: Cell) -> np.ndarray:
             strides = cell.strides
             order = sorted(range(memory.ndim), key=lambda d: -strides[d])
             memory = np.ascontiguousarray(memory.transpose(order)).transpose(np.argsort(order))
+        cell.forget()
         del cell.array
         cell.__class__ = NumpyCell
         cell._memory = memory

@@ -107,8 +107,9 @@ class Tensor:
         if self._cached is not None and self._cached_version == cell.version:
             return self._cached
         array = views.read(cell.array, steps)
-        self._cached, self._cached_version = array, cell.version
-        cell.remember(self)
+        if type(cell) is Cell:  # not while NumPy shares the memory
+            self._cached, self._cached_version = array, cell.version
+            cell.remember(self)
         return array
 
     def _write(self, new: mx.array) -> None:
