@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retries 10
 
-.PHONY: demo test test-full lint bench clean
+.PHONY: demo test test-full lint bench native clean
 
 demo: $(VENV)/installed  ## fetch a small language model and let it write
 	$(BIN)/torchmlx demo text
@@ -28,18 +28,21 @@ lint: $(VENV)/installed-dev
 bench: $(VENV)/installed  ## BENCH='name ...' runs some, none lists them
 	$(BIN)/python -m bench $(BENCH)
 
+native: $(VENV)/installed-dev  ## rebuild the C++ kernels after a change, in place
+	PATH=$(CURDIR)/$(BIN):$$PATH TORCHMLX_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache kernels/_native*.so
 
 # Each stamp is newer than what it was installed from, so a second run starts at once.
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/installed: pyproject.toml | $(VENV)/python
+$(VENV)/installed: pyproject.toml setup.py | $(VENV)/python
 	$(PIP) --editable '.[$(BACKEND)]'
 	touch $@
 
-$(VENV)/installed-dev: pyproject.toml | $(VENV)/python
+$(VENV)/installed-dev: pyproject.toml setup.py | $(VENV)/python
 	$(PIP) --editable '.[$(BACKEND),dev]'
 	touch $@ $(VENV)/installed

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
+from . import native
 from .discovery import names
 from .spec import FALLBACK, Chip
 
@@ -127,10 +128,21 @@ def obstacle(kernel: "Kernel", backend: str) -> str | None:
             return "it has no Metal program"
         return None if on_gpu and mx.metal.is_available() else _elsewhere("Metal", on_gpu)
     if backend == "cpu":
-        return "it has no C++ primitive" if kernel.cpu is None else "no C++ extension is built"
+        return _without_native(kernel, on_gpu)
     if backend == "cuda":
         return None if on_gpu and mx.cuda.is_available() else _elsewhere("CUDA", on_gpu)
     return None
+
+
+def _without_native(kernel: "Kernel", on_gpu: bool) -> str | None:
+    if kernel.cpu is None:
+        return "it has no C++ primitive"
+    if on_gpu:
+        return "the current stream is on a GPU"
+    try:
+        return native.obstacle()
+    except ValueError as error:
+        raise OverrideError(str(error)) from None
 
 
 def _elsewhere(kind: str, on_gpu: bool) -> str:
@@ -156,6 +168,8 @@ def _preferred(kernel: "Kernel", on_gpu: bool) -> Choice:
     for backend in BACKENDS:
         reason = obstacle(kernel, backend)
         if reason is None:
+            if backend == FALLBACK and kernel.cpu and not on_gpu:
+                native.warn_once()
             return Choice(backend, None, "; ".join(reasons) or "the first choice")
         reasons.append(f"not {backend}: {reason}")
     raise AssertionError("the fallback has no obstacle")
@@ -181,8 +195,19 @@ def serve(
     choice = select(kernel)
     if choice.backend == "metal":
         return _serve_metal(kernel, choice, arrays, keywords)
+    if choice.backend == "cpu":
+        return _serve_cpu(kernel, choice, arrays, keywords)
     _note(Call(kernel.name, choice.backend, "", choice.why))
     return kernel.fallback(*arrays, **keywords)
+
+
+def _serve_cpu(kernel, choice, arrays, keywords):
+    result = native.function(kernel.cpu)(*arrays, **keywords)
+    if result is None:
+        _note(Call(kernel.name, FALLBACK, "", "the C++ kernel leaves this problem to MLX"))
+        return kernel.fallback(*arrays, **keywords)
+    _note(Call(kernel.name, "cpu", "", choice.why))
+    return result
 
 
 def _serve_metal(kernel, choice, arrays, keywords):

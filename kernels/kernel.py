@@ -97,7 +97,9 @@ def _transformable(
 
     @mx.custom_function
     def call(*arrays):
-        return serve(kernel, spread(arrays), bound)
+        # MLX asks the nodes in here for their jvp too, which programs of ours have none of, before
+        # it takes the one below (0.32.4); at a stop it does not.
+        return serve(kernel, spread(map(mx.stop_gradient, arrays)), bound)
 
     @call.vjp
     def _vjp(primals, cotangent, output):

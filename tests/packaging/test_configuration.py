@@ -9,7 +9,8 @@ from .checkout import ROOT
 
 pytest_plugins = ["pytester"]
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, BUILD = CONFIGURATION["project"], CONFIGURATION["build-system"]["requires"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 
@@ -19,8 +20,14 @@ def test_pre_commit_runs_the_ruff_of_the_dev_extra():
 
 
 def test_every_mlx_is_the_same():
-    named = [*PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["cuda13"]]
-    assert {name.partition("==")[2] for name in named if name.startswith("mlx")} == {"0.32.4"}
+    named = [*BUILD, *PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["cuda13"]]
+    mlx = [name.partition(";")[0] for name in named if name.startswith("mlx")]
+    assert {name.partition("==")[2] for name in mlx} == {"0.32.4"}
+
+
+def test_isolated_builds_and_make_native_use_one_nanobind():
+    named = [name.partition(";")[0] for name in [*BUILD, *EXTRAS["dev"]]]
+    assert {name for name in named if name.startswith("nanobind")} == {"nanobind==3.1.0"}
 
 
 def test_oracle_and_benchmarks_use_one_torch_and_one_transformers():

@@ -1,5 +1,9 @@
 """What is shipped: the wheel and the sdist, and installing them."""
 
+import os
+import re
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,9 +17,15 @@ pytestmark = pytest.mark.slow
 # Imports every part, tells where torchmlx came from, and refuses top-level strays.
 PROBE = """
 import sys, torchmlx, torchmlx.kernels, torchmlx.models, torchmlx.cli
+from torchmlx.kernels import native
 assert not {"kernels", "models"} & set(sys.modules)
+assert sys.platform != "linux" or not native.obstacle(), native.obstacle()
 print(torchmlx.__file__)
 """
+
+
+# Where the C++ extension is, on systems that build it.
+NATIVE = re.compile(r"torchmlx/kernels/_native\.\S+\.so")
 
 
 def packaged_name(path: Path) -> str:
@@ -33,7 +43,9 @@ def sources() -> dict[str, Path]:
 def test_wheel_holds_every_source_and_nothing_else(distributions, checkout, sources):
     with zipfile.ZipFile(distributions["wheel"]) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-        assert names == set(sources)
+        native = {name for name in names if NATIVE.fullmatch(name)}
+        assert len(native) == (1 if sys.platform == "linux" else 0)
+        assert names - native == set(sources)
         for name, path in sources.items():
             assert wheel.read(name) == (checkout / path).read_bytes(), name
 
@@ -74,6 +86,18 @@ def test_installed_wheel_imports_and_runs(distributions, environment, tmp_path):
     assert where.startswith(str(environment.parents[1]))
     script = environment.parent / "torchmlx"
     assert run_python("-I", str(script), "--version", python=environment).startswith("torchmlx 0.")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: built on Linux only")
+def test_an_install_without_a_compiler_works_and_says_so(checkout, environment, tmp_path):
+    broken = {**os.environ, "CXX": "/no/compiler"}
+    command = ["-m", "pip", "install", "-v", "--no-deps", "-t", str(tmp_path), str(checkout)]
+    told = subprocess.run([environment, *command], env=broken, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert "the C++ kernels were not built" in told.stdout + told.stderr
+    ask = "from torchmlx.kernels import native; print(native.obstacle())"
+    said = run_python("-c", ask, python=environment, cwd=tmp_path)
+    assert said.strip() == "no C++ extension is built"
 
 
 def test_editable_install_imports_the_checkout(checkout, environment, tmp_path):

@@ -86,9 +86,10 @@ def test_torch_and_transformers_are_only_the_oracle():
 
 
 def test_third_party_imports_are_declared():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, build = configuration["project"], configuration["build-system"]["requires"]
     extras = project["optional-dependencies"].values()
-    wanted = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
+    wanted = [*build, *project["dependencies"], *itertools.chain.from_iterable(extras)]
     declared = {re.match(r"[\w-]+", name)[0].lower().replace("-", "_") for name in wanted}
     declared = {MODULES.get(name, name) for name in declared}
     ours = {"torchmlx", "bench", "tests"}

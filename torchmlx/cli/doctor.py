@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from .. import machine
+from ..kernels import native
 from . import kernels, terminal
 
 PACKAGES = (
@@ -96,21 +97,26 @@ def advise(kind: str) -> list[dict[str, str]]:
     """What is slow or missing on a device of this kind, each with what mends it."""
     found = []
     if kind == "cpu":
-        mend = "a Mac or an NVIDIA GPU with 'torchmlx[cuda13]'; here, small models"
-        if Path("/proc/driver/nvidia/version").exists():
-            mend = "this machine has an NVIDIA GPU: pip install 'torchmlx[cuda13]'"
-        # mlx 0.32.4 against torch 2.13, 2 cores with AVX-512, 256x2048 @ 2048x8192:
-        # 53 times slower in float32, 77 in bfloat16, 29 in float16.
-        slow = (
-            "MLX's CPU backend links the reference BLAS: matrix products take 30-80 times torch's"
-        )
-        found.append({"what": slow, "mend": mend})
+        found += _slow_products()
         if shutil.which("g++") is None:
             mend = "install g++ (Debian: apt-get install g++), or set MLX_DISABLE_COMPILE=1"
             found.append(
                 {"what": "mx.compile on the CPU calls g++, and there is none", "mend": mend}
             )
     return found
+
+
+def _slow_products() -> list[dict[str, str]]:
+    """What is slow without our C++ kernels, or beside a GPU that nobody uses."""
+    if Path("/proc/driver/nvidia/version").exists():
+        mend = "pip install 'torchmlx[cuda13]'"
+        return [{"what": "this machine has an NVIDIA GPU that MLX does not use", "mend": mend}]
+    if not (reason := native.obstacle()):
+        return []
+    # mlx 0.32.4 against torch 2.13, 2 cores with AVX-512, 256x2048 @ 2048x8192:
+    # 53 times slower in float32, 77 in bfloat16, 29 in float16.
+    slow = f"{reason}, and MLX's reference BLAS takes 30-80 times torch's time for matrix products"
+    return [{"what": slow, "mend": native.MEND}]
 
 
 def missing_extras() -> list[dict[str, str]]:

@@ -1,0 +1,31 @@
+// The Python module. Each kernel's function builds a node of MLX's graph and returns it, or None for
+// what it does not compute (float64, integers): the caller leaves that to MLX.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "pool.h"
+#include "products.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+#define STRING_OF(x) #x
+#define STRING(x) STRING_OF(x)
+
+NB_MODULE(_native, m) {
+  using namespace torchmlx;
+  // The headers' version, which importers compare with mlx.core's: libmlx has no stable ABI.
+  m.attr("mlx_version") =
+      STRING(MLX_VERSION_MAJOR) "." STRING(MLX_VERSION_MINOR) "." STRING(MLX_VERSION_PATCH);
+
+  m.def("instruction_sets", &instruction_sets);
+  m.def("instruction_set", &instruction_set);
+  m.def("use_instruction_set", &use, "name"_a);
+  m.def("threads", &threads);
+  m.def("set_threads", &set_threads, "count"_a, nb::call_guard<nb::gil_scoped_release>());
+
+  m.def("linear", &linear, "x"_a, "w"_a, "bias"_a.none() = nb::none());
+  m.def("matmul", &matmul, "a"_a, "b"_a);
+}

@@ -1,0 +1,47 @@
+// What the kernels compute, as plain data: pointers, sizes, and strides in elements. No MLX here, so
+// that a standalone program can run them under sanitizers.
+#pragma once
+
+#include <cstdint>
+
+namespace torchmlx {
+
+enum class Type { f32, f16, bf16 };
+
+// out[m, n] = sum over k of a[m, k] * b[k, n], plus bias[n]; summed in float32, rounded once.
+struct Matmul {
+  Type type;
+  const void* a;
+  const void* b;
+  const void* bias;  // may be null
+  void* out;         // rows of n, contiguous
+  int64_t m, n, k;
+  int64_t a_row, a_k;  // strides of a
+  int64_t b_k, b_column;
+  // Products of a batch: where each starts, in elements; their outputs follow one another.
+  int64_t batch;
+  const int64_t* a_starts;
+  const int64_t* b_starts;
+};
+
+// Softmax, or its logarithm, along the middle axis of [outer, n, inner], contiguous.
+struct Softmax {
+  Type type;
+  const void* x;
+  void* out;
+  int64_t outer, n, inner;
+  bool logarithm;
+};
+
+// The kernels; each is compiled once for each instruction set.
+#define TORCHMLX_KERNELS(X) \
+  X(matmul, Matmul)         \
+  X(softmax, Softmax)
+
+struct Kernels {
+#define X(name, Problem) void (*name)(const Problem&);
+  TORCHMLX_KERNELS(X)
+#undef X
+};
+
+}  // namespace torchmlx
