@@ -435,8 +435,8 @@ ODD = ((1, 2), (0, 1), (2, 0))
 
 CASES = [
     _case("nothing even", (2, 3, 5, 6, 17), (19, 2, 3, 2), stride=2, padding=ODD),
-    _case("Wan2.2 decoder, 1024 channels", (1, 1, 7, 9, 1024), (40, 3, 3, 3), 2, padding=CAUSAL),
-    _case("Wan2.2 decoder, four frames", (1, 4, 5, 7, 256), (70, 3, 3, 3), 2, padding=CAUSAL),
+    _case("Wan2.2 decoder, 1024 channels", (1, 1, 5, 5, 1024), (34, 3, 3, 3), 2, padding=CAUSAL),
+    _case("Wan2.2 decoder, four frames", (1, 4, 4, 5, 256), (40, 3, 3, 3), 2, padding=CAUSAL),
     _case("Wan2.2 conv_in, the first frame", (1, 1, 8, 9, 48), (130, 3, 3, 3), padding=CAUSAL),
     _case("Wan2.2 conv_out", (1, 1, 9, 9, 256), (12, 3, 3, 3), 2, padding=CAUSAL),
     _case("time_conv", (1, 1, 8, 9, 512), (72, 3, 1, 1), 2, padding=TIME),

@@ -66,6 +66,9 @@ TILE = """
     threadgroup float* scores = reinterpret_cast<threadgroup float*>(queries + BM * ROW);
     uint rows = q_shape[1];
     uint keys = k_shape[1];
+    uint length = query_count;
+    int reach = window;
+    float factor = scale;
     uint thread_index = thread_index_in_threadgroup;
     uint lane = thread_index_in_simdgroup;
     uint simdgroup = simdgroup_index_in_threadgroup;
@@ -75,18 +78,18 @@ TILE = """
     uint split = threadgroup_position_in_grid.z;
     int valid = keys;
     @VALID@
-    int shift = ALIGNED ? valid - query_count : 0;
+    int shift = ALIGNED ? valid - length : 0;
     uint last_row = metal::min(row0 + BM, rows) - 1;
-    bool one_head = row0 / query_count == last_row / query_count;
-    int first_query = one_head ? row0 % query_count : 0;
-    int last_query = one_head ? last_row % query_count : query_count - 1;
+    bool one_head = row0 / length == last_row / length;
+    int first_query = one_head ? row0 % length : 0;
+    int last_query = one_head ? last_row % length : length - 1;
     int first = int(split) * chunk;
     int last = metal::min(first + chunk, valid);
     if (CAUSAL) {
         last = metal::min(last, last_query + shift + 1);
     }
-    if (window > 0) {
-        first = metal::max(first, first_query + shift - window + 1);
+    if (reach > 0) {
+        first = metal::max(first, first_query + shift - reach + 1);
     }
     load_rows<BM, D>(
         queries, q, (ulong(head) * rows + row0) * D, rows - row0, thread_index);
@@ -137,18 +140,18 @@ TILE = """
         load_rows<KEYS, D>(tile, v, start, last - begin, thread_index);
         for (uint r = simdgroup; r < BM; r += TILE_SIMDGROUPS) {
             uint row = row0 + r;
-            int query = row % query_count;
+            int query = row % length;
             int key = begin + int(lane);
             bool seen = lane < KEYS && key < last && row < rows;
             if (CAUSAL) {
                 seen = seen && key <= query + shift;
             }
-            if (window > 0) {
-                seen = seen && key > query + shift - window;
+            if (reach > 0) {
+                seen = seen && key > query + shift - reach;
             }
             float score = -INFINITY;
             if (seen) {
-                score = scores[r * SCORES + lane] * scale;
+                score = scores[r * SCORES + lane] * factor;
                 @MASK@
             }
             float before = maxima[r];
@@ -237,7 +240,7 @@ FINISH_PART = """if (thread_index < BM && row0 + thread_index < rows) {
         ends[2 * at + 1] = norms[thread_index];
     }"""
 
-MASK = """uint query_head = head % kv_heads * (rows / query_count) + row / query_count;
+MASK = """uint query_head = head % kv_heads * (rows / length) + row / length;
                 ulong at = mask_shape[0] > 1 ? batch : 0;
                 at = at * mask_shape[1] + (mask_shape[1] > 1 ? query_head : 0);
                 at = at * mask_shape[2] + (mask_shape[2] > 1 ? query : 0);

@@ -209,9 +209,23 @@ def test_the_fallback_takes_no_part_of_the_graph_to_the_host():
     assert (out.shape, out.dtype) == ((1, 2, 64, 64, 256), mx.bfloat16)
 
 
+@pytest.mark.parametrize("channels, out", [(64, 128), (160, 64), (64, 12)])
+def test_traffic_of_a_tile(clang, channels, out):
+    """At most a tenth over what tiles of 64 x 64, or 64 x O, must read; whole lines at a time."""
+    pads, dtype = ((2, 0), (1, 1), (1, 1)), mx.bfloat16
+    x, w = mx.zeros((1, 2, 8, 8, channels), dtype), mx.zeros((out, 3, 3, 3, channels), dtype)
+    with simulated("fast", traffic=True) as run:
+        conv3d(x, w, padding=pads, cache=x)
+    (traffic,) = (result.traffic for result in run.results)
+    m, n, k = 128, out, 27 * channels
+    least = (m * n * k * (1 / 64 + 1 / min(n, 64)) + m * n) * 2
+    assert traffic.requested <= 1.1 * least
+    assert traffic.coalesced_share >= 0.9
+
+
 @pytest.mark.huge
 @pytest.mark.parametrize("simulator", [False, True])
-def test_more_elements_than_31_bits_count(simulator):
+def test_more_elements_than_31_bits_count(clang, simulator):
     """The four corners of an image of 2^31 + 2^16 values."""
     height, width = 2**16, 2**15 + 1
     values = np.zeros((1, 1, height, width, 1), np.float16)
