@@ -63,8 +63,9 @@ def executing(executor: Executor) -> Iterator[None]:
 class Program:
     """The body of one Metal function; MLX generates its signature from the names.
 
-    MLX passes `x_shape` and the thread attributes only when it finds their names in `source`
-    (comments count, `header` does not). Source and header must be ASCII.
+    MLX passes `x_shape`, `x_strides` and the thread attributes only when it finds their names in
+    `source` (comments count, `header` does not). Source and header must be ASCII.
+    `row_contiguous` False takes inputs in any layout, uncopied: the body reads their strides.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Program:
     outputs: tuple[str, ...]
     source: str
     header: str = ""
+    row_contiguous: bool = True
 
     def __post_init__(self) -> None:
         if not (self.source + self.header).isascii():
@@ -86,7 +88,7 @@ class Program:
             output_names=list(self.outputs),
             source=self.source,
             header=self.header,
-            ensure_row_contiguous=True,
+            ensure_row_contiguous=self.row_contiguous,
             compile_options={"math_mode": "safe"},
         )
         return kernel

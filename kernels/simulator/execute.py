@@ -106,10 +106,11 @@ class _Files:
             _write_array(path, mx.full(shape, self.init_value, dtype))
             return size, dtype.size, "inout"
         x = self.inputs[i]
+        strides = _strides(x.shape) if self.recorded.row_contiguous else _own_strides(x)
         values = {
-            "input": lambda: x,
+            "input": lambda: _in_memory_order(x, strides),
             "shape": lambda: mx.array(x.shape, mx.int32),
-            "strides": lambda: mx.array(_strides(x.shape), mx.int64),
+            "strides": lambda: mx.array(strides, mx.int64),
             "ndim": lambda: mx.array(x.ndim, mx.int32),
         }[what]()
         _write_array(path, values)
@@ -126,6 +127,21 @@ class _Files:
 
 def _strides(shape: Sequence[int]) -> list[int]:
     return [prod(shape[i + 1 :]) for i in range(len(shape))]
+
+
+def _own_strides(x: mx.array) -> list[int]:
+    """The strides of `x` in elements where its axes are a contiguous array's in another order."""
+    mx.eval(x)
+    view = np.asarray(x.view(_BITS[min(x.itemsize, 8)]))
+    found = [step // x.itemsize for step in view.strides]
+    order = sorted(range(x.ndim), key=lambda i: -found[i])
+    packed = _strides([x.shape[i] for i in order])
+    return found if [found[i] for i in order] == packed else _strides(x.shape)
+
+
+def _in_memory_order(x: mx.array, strides: Sequence[int]) -> mx.array:
+    """`x` with its axes in the order in which they lie in memory."""
+    return x.transpose(sorted(range(x.ndim), key=lambda i: -strides[i])) if x.ndim > 1 else x
 
 
 def _write_array(path: Path, x: mx.array) -> None:

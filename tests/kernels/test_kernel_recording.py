@@ -74,7 +74,7 @@ def test_generated_source(kernel, case, dtype, variant):
         assert tuple(shape for shape, _ in got.inputs) == tuple(
             launch.inputs.get(name, ()) for name in launch.program.inputs
         )
-        assert (got.row_contiguous, got.math_mode) == (True, "safe")
+        assert (got.row_contiguous, got.math_mode) == (launch.program.row_contiguous, "safe")
         assert got.outputs == tuple(launch.outputs[name] for name in launch.program.outputs)
         kinds |= {name: dtype for name, (_, dtype) in launch.outputs.items()}
 
@@ -94,6 +94,8 @@ def expected_buffers(launch, kinds):
         lines.append(f"const {address(launch.inputs[name])} {METAL[kinds[name]]}* {name}")
         if f"{name}_shape" in launch.program.source:
             lines.append(f"const constant int* {name}_shape")
+        if f"{name}_strides" in launch.program.source:
+            lines.append(f"const constant int64_t* {name}_strides")
     for name in launch.program.outputs:
         lines.append(f"device {METAL[launch.outputs[name][1]]}* {name}")
     return lines
