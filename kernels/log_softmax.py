@@ -19,10 +19,8 @@ template <typename T, typename Pointer>
 inline void write_columns(
     Pointer x, device T* out, ulong row, uint first, uint last, uint thread_index, float2 state) {
     float logarithm = metal::precise::log(state.y);
-    for (uint c = first + thread_index * READS; c < last; c += THREADS * READS) {
-        for (uint i = c; i < metal::min(c + READS, last); i++) {
-            out[row + i] = T(float(x[row + i]) - state.x - logarithm);
-        }
+    for (uint c = first + thread_index; c < last; c += THREADS) {
+        out[row + c] = T(float(x[row + c]) - state.x - logarithm);
     }
 }
 """

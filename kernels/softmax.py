@@ -47,14 +47,16 @@ inline float2 merge_threadgroup(
 }
 
 // This thread's share of columns first..last; below 8 elements x is a constant pointer.
+// Neighbouring lanes read neighbouring columns, READS of them in flight: whole lines each time.
 template <typename Pointer>
 inline float2 read_columns(Pointer x, ulong row, uint first, uint last, uint thread_index) {
     float2 state = float2(-INFINITY, 0.0f);
-    for (uint c = first + thread_index * READS; c < last; c += THREADS * READS) {
+    for (uint c = first + thread_index; c < last; c += THREADS * READS) {
         float values[READS];
         float m = state.x;
         for (uint i = 0; i < READS; i++) {
-            values[i] = c + i < last ? float(x[row + c + i]) : -INFINITY;
+            uint at = c + THREADS * i;
+            values[i] = at < last ? float(x[row + at]) : -INFINITY;
             m = metal::fmax(m, values[i]);
         }
         float sum = state.y * weight(state.x, m);
@@ -72,10 +74,8 @@ template <typename T, typename Pointer>
 inline void write_columns(
     Pointer x, device T* out, ulong row, uint first, uint last, uint thread_index, float2 state) {
     float scale = 1.0f / state.y;
-    for (uint c = first + thread_index * READS; c < last; c += THREADS * READS) {
-        for (uint i = c; i < metal::min(c + READS, last); i++) {
-            out[row + i] = T(metal::precise::exp(float(x[row + i]) - state.x) * scale);
-        }
+    for (uint c = first + thread_index; c < last; c += THREADS) {
+        out[row + c] = T(metal::precise::exp(float(x[row + c]) - state.x) * scale);
     }
 }
 """
