@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math as _math
 import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from ._backend import require_mlx as _require_mlx
 
@@ -55,6 +57,11 @@ from .random import (
 
 __version__ = "2.15.0+mlx"
 
+if _TYPE_CHECKING:  # what the op table adds
+
+    def __getattr__(name: str) -> _Any: ...
+
+
 for _d in _dtype.ALL:
     globals()[_d.name] = _d
 globals().update(_dtype.ALIASES)
@@ -62,7 +69,18 @@ globals().update(_TYPES)
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 
 _aten.load()
-from . import accelerator, cuda, fft, linalg, mps, nn, ops, random, return_types, special  # built from the filled table
+from . import (  # built from the filled table
+    accelerator,
+    cuda,
+    fft,
+    linalg,
+    mps,
+    nn,
+    ops,
+    random,
+    return_types,
+    special,
+)
 
 _op.install(
     {

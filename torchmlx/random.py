@@ -1,7 +1,10 @@
-"""torch.random: generators. The CPU's gives the numbers of torch's, draw by draw; a GPU's is reproducible only.
+"""torch.random: generators. The CPU's gives the numbers of torch's, draw by draw; a GPU's is
+reproducible only.
 
-torch's CPU generator is a Mersenne twister (mt19937, as is NumPy's RandomState) with one spare normal
-sample. What each distribution draws was established against torch 2.13 (tests/torchmlx/test_random.py).
+torch's CPU generator is a Mersenne twister (mt19937, as is NumPy's RandomState) with one spare
+normal
+sample. What each distribution draws was established against torch 2.13
+(tests/torchmlx/test_random.py).
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import math
 import secrets
 from contextlib import contextmanager
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from .core import device as devices
+from .core.cell import of_numpy
 from .core.device import device
 from .core.tensor import Tensor, from_array
 
@@ -25,7 +30,7 @@ _GPU_STATE_BYTES = 16
 class Generator:
     """A source of random numbers on a device. torch.Generator."""
 
-    def __init__(self, device="cpu"):
+    def __init__(self, device: str | devices.device = "cpu"):
         self.device = devices.resolve(device)
         self.manual_seed(_DEFAULT_SEED)
 
@@ -78,7 +83,9 @@ class Generator:
         return (self.bits32(n) & np.uint32(0xFFFFFF)).astype(np.float32) * np.float32(2.0**-24)
 
     def uniform53(self, n: int) -> np.ndarray:
-        """Float64 in [0, 1) with 53 random bits: torch's uniform for float64 and most distributions."""
+        """Float64 in [0, 1) with 53 random bits: torch's uniform for float64 and most
+        distributions.
+        """
         return (self.bits64(n) & np.uint64((1 << 53) - 1)).astype(np.float64) * 2.0**-53
 
     def normal_serial(self, n: int) -> np.ndarray:
@@ -95,9 +102,11 @@ class Generator:
         return np.concatenate([kept, made[:missing]])
 
     def normal_blocks(self, n: int, kind: str) -> np.ndarray:
-        """Standard normals for n >= 16 contiguous elements: blocks of 16 uniforms, the last block anew.
+        """Standard normals for n >= 16 contiguous elements: blocks of 16 uniforms, the last block
+        anew.
 
-        float32 and float64 draw all n uniforms before those of the last block, half types only whole blocks.
+        float32 and float64 draw all n uniforms before those of the last block, half types only
+        whole blocks.
         """
         draw = self.uniform53 if kind == "float64" else self.uniform24
         whole = n // 16 * 16
@@ -128,7 +137,8 @@ class Generator:
             words = np.array([self._seed, self._offset], np.uint64)
             return _bytes_tensor(words.view(np.uint8))
         assert self._twister is not None
-        _, words, position = self._twister.get_state()[:3]
+        state_of: Any = self._twister.get_state()
+        _, words, position = state_of[:3]
         state = np.zeros(_STATE_BYTES // 8, np.uint64)
         state[0] = self._seed
         state[1] = (_WORDS + 1 - int(position)) | 1 << 32  # words left, and "seeded"
@@ -149,7 +159,8 @@ class Generator:
             return self
         if data.size != _STATE_BYTES:
             raise RuntimeError(
-                f"Expected a CPUGeneratorImplState of size {_STATE_BYTES} but found the input RNG state "
+                f"Expected a CPUGeneratorImplState of size {_STATE_BYTES} but found the input "
+                "RNG state "
                 f"size to be {data.size}"
             )
         state = data.view(np.uint64)
@@ -158,7 +169,7 @@ class Generator:
         position = _WORDS + 1 - (int(state[1]) & 0xFFFFFFFF)
         self._fresh = position == _WORDS and int(state[2]) == 0
         words = state[3 : 3 + _WORDS].astype(np.uint32)
-        self._twister.set_state(("MT19937", words, position))
+        self._twister.set_state(("MT19937", words, position, 0, 0.0))
         self._spare = float(state[628:629].view(np.float64)[0]) if state[630] else None
         return self
 
@@ -194,7 +205,9 @@ _defaults = [g for g in (default_generator, _gpu_generator) if g is not None]
 
 
 def generator_for(where: device, generator: Generator | None) -> Generator:
-    """The generator to draw from on a device: the given one, which must be of its kind, or the default."""
+    """The generator to draw from on a device: the given one, which must be of its kind, or the
+    default.
+    """
     if generator is None:
         return (
             default_generator
@@ -203,7 +216,8 @@ def generator_for(where: device, generator: Generator | None) -> Generator:
         )
     if where.type != "meta" and generator.device.type != where.type:
         raise RuntimeError(
-            f"Expected a '{where.type}' device type for generator but found '{generator.device.type}'"
+            f"Expected a '{where.type}' device type for generator but found "
+            f"'{generator.device.type}'"
         )
     return generator
 
@@ -249,11 +263,11 @@ def fork_rng(devices=None, enabled=True, device_type=None):
 
 
 def dropout_mask(shape, p: float, generator: Generator | None = None, where=None) -> Tensor:
-    """What dropout keeps (bool, True with probability 1 - p): torch CPU's mask for the same state."""
+    """What dropout keeps, bool, True with probability 1 - p: torch CPU's mask for a state."""
     shape, where = tuple(shape), devices.resolve(where)
     source = generator_for(where, generator)
     if not source.on_cpu:
         with devices.stream_of(where):
             return from_array(mx.random.bernoulli(1.0 - p, shape, key=source.key()), where)
     kept = source.uniform53(math.prod(shape)) < 1.0 - p
-    return from_array(mx.array(kept.reshape(shape)), where)
+    return from_array(of_numpy(kept.reshape(shape)), where)

@@ -1,5 +1,4 @@
-"""Tests that take `torch` run twice, on torchmlx and on torch 2.13 CPU: literals are "
-"torch's own."""
+"""Tests that take `torch` run twice, on torchmlx and on torch 2.13 CPU: literals are torch's."""
 
 from __future__ import annotations
 

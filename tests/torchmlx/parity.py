@@ -41,7 +41,8 @@ def both(array, dtype: str | None = None, strided: bool = False):
 def to_numpy(x) -> np.ndarray:
     if str(x.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn"):
         x = x.float()
-    return np.array(x.detach().tolist() if x.ndim == 0 else x.detach().numpy())
+    x = x.detach().resolve_conj()
+    return np.array(x.tolist() if x.ndim == 0 else x.numpy())
 
 
 def same(ours, theirs, tolerance: float | None = None, strides: bool = False) -> None:

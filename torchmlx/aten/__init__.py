@@ -1,4 +1,7 @@
-"""The operations, by kind (ATen is torch's own name for them). Importing this package fills the op table."""
+"""The operations, by kind (ATen is torch's own name for them).
+
+Importing this package fills the op table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What torch's argument parser does for many operations: NumPy's names for arguments, `out=`, one or many dims."""
+"""What torch's argument parser does for many operations: NumPy's names for arguments, `out=`, one
+or many dims.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def reduced_axes(dim, ndim: int) -> tuple[int, ...]:
 
 
 def reduce_axes(x: mx.array, dim, keepdim: bool, function) -> mx.array:
-    """function(x, axes, keepdim) over the axes that torch's `dim` names; a 0-d array counts as one element."""
+    """function(x, axes, keepdim) over the axes that torch's `dim` names; a 0-d array counts as one
+    element.
+    """
     axes = reduced_axes(dim, x.ndim)
     if x.ndim == 0:
         return mx.reshape(function(mx.reshape(x, (1,)), (0,), False), ())
@@ -62,7 +66,9 @@ def reduced_shape(shape, dim, keepdim: bool) -> tuple[int, ...]:
 
 
 def along(x: mx.array, dim: int, function):
-    """function(x, axis) for an op along one dimension; a 0-d array is lent a dimension, and it is taken back."""
+    """function(x, axis) for an op along one dimension; a 0-d array is lent a dimension, and it is
+    taken back.
+    """
     if x.ndim:
         return function(x, wrap_dim(dim, x.ndim))
     wrap_dim(dim, 0)
@@ -130,8 +136,10 @@ def on_cpu() -> bool:
 def host_function(name: str, function, gradient=None):
     """`function` on NumPy arrays as a function on mx.arrays, with its own gradient.
 
-    MLX would silently take the derivative of a host computation as zero. `gradient(primals, cotangents,
-    outputs)` returns the cotangents of the primals (tuples, or arrays where there is one); None: an error.
+    MLX would silently take the derivative of a host computation as zero. `gradient(primals,
+    cotangents,
+    outputs)` returns the cotangents of the primals (tuples, or arrays where there is one); None: an
+    error.
     """
 
     @mx.custom_function
@@ -145,6 +153,8 @@ def host_function(name: str, function, gradient=None):
     def derivative(primals, cotangents, outputs):
         if gradient is None:
             raise NotImplementedError(f"the derivative for '{name}' is not implemented.")
+        # MLX hands over a lone primal without its tuple.
+        primals = primals if isinstance(primals, (tuple, list)) else (primals,)
         return gradient(primals, cotangents, outputs)
 
     return computed

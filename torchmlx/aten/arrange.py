@@ -1,4 +1,6 @@
-"""Rearranging elements: triangles, diagonals, flips, rolls, repetition, grids, stacking and splitting."""
+"""Rearranging elements: triangles, diagonals, flips, rolls, repetition, grids, stacking and
+splitting.
+"""
 
 from __future__ import annotations
 
@@ -125,9 +127,9 @@ def fill_diagonal_(self, fill_value, wrap=False):
 
 
 @op()
-def flip(input, *dims):
+def flip(input, *dims, **kwargs):
     """The order of elements reversed along dims. torch.flip."""
-    for d in wrap_dims(sizes(dims), input.ndim) if input.ndim else ():
+    for d in wrap_dims(sizes(dims or (kwargs["dims"],)), input.ndim) if input.ndim else ():
         n = input.shape[d]
         input = mx.take(input, mx.arange(n - 1, -1, -1), axis=d)
     return input
@@ -231,9 +233,11 @@ def _repeat_positions(repeats: Tensor) -> Tensor:
 
 
 @composite()
-def tile(input, *dims):
+def tile(input, *dims, **kwargs):
     """Repeated along dims, missing leading ones counting as 1. torch.tile."""
-    dims = sizes(dims)
+    dims = sizes(dims or (kwargs.get("dims", ()),))
+    if not dims and not input.ndim:
+        return input.clone()
     return input.repeat(*(1,) * (input.ndim - len(dims)), *dims)
 
 
@@ -379,14 +383,16 @@ def _split_along(name: str, dim: int, least: int):
     def split(input, indices_or_sections):
         if input.ndim < least:
             raise RuntimeError(
-                f"torch.{name} requires a tensor with at least {least} dimension{'s' * (least > 1)}, but "
+                f"torch.{name} requires a tensor with at least {least} "
+                f"dimension{'s' * (least > 1)}, but "
                 f"got a tensor with {input.ndim} dimensions!"
             )
         d = 0 if name == "hsplit" and input.ndim == 1 else dim
         n = indices_or_sections
         if isinstance(n, int) and (n == 0 or input.shape[d] % n):
             raise RuntimeError(
-                f"torch.{name} attempted to split along dimension {d}, but the size of the dimension "
+                f"torch.{name} attempted to split along dimension {d}, but the size of the "
+                "dimension "
                 f"{input.shape[d]} is not divisible by the split_size {n}!"
             )
         return tensor_split(input, n, d)
@@ -419,7 +425,10 @@ def unsafe_chunk(input, chunks, dim=0):
 
 @composite()
 def take_along_dim(input, indices, dim=None):
-    """Elements at `indices` along dim, both broadcast; without dim, of the flat tensor. torch.take_along_dim."""
+    """Elements at `indices` along dim, both broadcast; without dim, of the flat tensor.
+
+    torch.take_along_dim.
+    """
     if indices.dtype is not dtypes.int64:
         raise RuntimeError(
             "torch.take_along_dim(): dtype of indices should be Long but got "
@@ -429,7 +438,8 @@ def take_along_dim(input, indices, dim=None):
         return input.reshape(-1).gather(0, indices.reshape(-1))
     if input.ndim != indices.ndim:
         raise RuntimeError(
-            "torch.take_along_dim(): input and indices should have the same number of dimensions, but "
+            "torch.take_along_dim(): input and indices should have the same number of "
+            "dimensions, but "
             f"got {input.ndim} dimensions for input, and {indices.ndim} dimensions for indices"
         )
     d = wrap_dim(dim, input.ndim)
@@ -476,3 +486,31 @@ def vander(x, N=None, increasing=False):
     n = len(x) if N is None else N
     powers = [x**i if i else x.new_ones(x.shape) for i in range(n)]
     return stack(powers if increasing else powers[::-1], 1) if n else x.new_zeros(len(x), 0)
+
+
+@composite(at=("Tensor",))
+def sum_to_size(self, *size):
+    """Summed over the dimensions along which `size` broadcasts to this shape.
+
+    Tensor.sum_to_size.
+    """
+    size = sizes(size)
+    lead = self.ndim - len(size)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(size, self.shape[lead:], strict=True)):
+        raise RuntimeError(
+            f"size {{{list(size)}}} is not expandable to size {{{list(self.shape)}}}."
+        )
+    kept = [lead + d for d, n in enumerate(size) if n == 1 != self.shape[lead + d]]
+    result = self.sum(list(range(lead))) if lead else self
+    return result.sum([d - lead for d in kept], keepdim=True) if kept else result
+
+
+@composite(at=function)
+def unravel_index(indices, shape):
+    """Coordinates of flat indices in a shape. torch.unravel_index."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    found = []
+    for n in reversed(shape):
+        found.append(indices % n)
+        indices = indices // n
+    return tuple(reversed(found))

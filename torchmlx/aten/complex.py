@@ -1,4 +1,7 @@
-"""Complex numbers: conjugates, angles, signs, and questions about them. Views of them are in shape.py."""
+"""Complex numbers: conjugates, angles, signs, and questions about them.
+
+Views of them are in shape.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ def conj_physical(input):
 
 @view()
 def conj(input):
-    """The complex conjugate (a copy; torch's is a lazy view); real tensors are returned. torch.conj."""
+    """The complex conjugate (a copy; torch's is a lazy view); real tensors are returned.
+
+    torch.conj.
+    """
     return conj_physical(input) if input.dtype.is_complex else input
 
 
@@ -72,7 +78,10 @@ def isreal(input):
 
 @op(inplace=True, pointwise=True)
 def nan_to_num(input, nan=0.0, posinf=None, neginf=None):
-    """NaN and infinities replaced, by default by 0 and the largest finite numbers. torch.nan_to_num."""
+    """NaN and infinities replaced, by default by 0 and the largest finite numbers.
+
+    torch.nan_to_num.
+    """
     if not is_float(input):
         return input
     if _is_complex(input):

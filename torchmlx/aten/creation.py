@@ -249,13 +249,20 @@ def _full(shape, value, dtype, device, requires_grad=False) -> Tensor:
     return result.requires_grad_() if requires_grad else result
 
 
+def _size_of(name: str, size: tuple, kwargs: dict) -> tuple[int, ...]:
+    """The size given as numbers, as one sequence, or as size=."""
+    if not size and "size" not in kwargs:
+        raise TypeError(f"{name}() received an invalid combination of arguments: size is missing")
+    return sizes(size or (kwargs["size"],))
+
+
 def _constant(name: str, value):
     @composite(name, at=function)
     def constant(
         *size, out=None, dtype=None, layout=None, device=None, requires_grad=False,
         pin_memory=False, memory_format=None, names=None, **kwargs,
     ):  # fmt: skip
-        result = _full(sizes(size or (kwargs["size"],)), value, dtype, device, requires_grad)
+        result = _full(_size_of(name, size, kwargs), value, dtype, device, requires_grad)
         return result if out is None else out.copy_(result)
 
     @composite(name + "_like", at=function)
@@ -270,9 +277,10 @@ def _constant(name: str, value):
         self, *size, dtype=None, device=None, requires_grad=False, layout=None,
         pin_memory=False, **kwargs,
     ):  # fmt: skip
-        shape = sizes(size or (kwargs["size"],))
         where = self.device if device is None else device
-        return _full(shape, value, dtype or self.dtype, where, requires_grad)
+        return _full(
+            _size_of(f"new_{name}", size, kwargs), value, dtype or self.dtype, where, requires_grad
+        )
 
     constant.__doc__ = f"A tensor of the given size, dtype and device. torch.{name}."
     like.__doc__ = f"A tensor like `input` in shape, dtype, device and layout. torch.{name}_like."

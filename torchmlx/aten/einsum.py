@@ -1,4 +1,6 @@
-"""torch.einsum: subscripts are parsed into labels, operands contracted from the left by batched matmul."""
+"""torch.einsum: subscripts are parsed into labels, operands contracted from the left by batched
+matmul.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 @composite(at=("torch",))
 def einsum(equation, *operands):
-    """Sums of products over named dimensions: einsum("bij,bjk->bik", a, b), or lists of labels. torch.einsum."""
+    """Sums of products over named dimensions: einsum("bij,bjk->bik", a, b), or lists of labels.
+
+    torch.einsum.
+    """
     if not isinstance(equation, str):
         equation, operands = _from_sublists([equation, *operands])
     elif len(operands) == 1 and isinstance(operands[0], (list, tuple)):
@@ -50,7 +55,7 @@ def _letters(labels) -> str:
 
 
 def _parse(equation: str, operands):
-    """Labels of each operand and of the output; the dimensions of an ellipsis are negative numbers."""
+    """Labels of each operand and of the output; an ellipsis's dimensions are negative numbers."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
@@ -99,7 +104,8 @@ def _checked_output(output: list, inputs: list) -> list:
             )
         if isinstance(label, str) and not any(label in labels for labels in inputs):
             raise RuntimeError(
-                f"einsum(): output subscript {label} does not appear in the equation for any input operand"
+                f"einsum(): output subscript {label} does not appear in the equation for any "
+                "input operand"
             )
     return output
 
@@ -111,7 +117,8 @@ def _sizes(inputs, operands) -> dict:
             known = sizes.get(label, 1)
             if n != 1 and known not in (1, n):
                 raise RuntimeError(
-                    f"einsum(): subscript {label} has size {n} for operand which does not broadcast with "
+                    f"einsum(): subscript {label} has size {n} for operand which does not "
+                    "broadcast with "
                     f"previously seen size {known}"
                 )
             sizes[label] = n if n != 1 else known
@@ -159,7 +166,7 @@ def _contract(a, la: list, b, lb: list, needed: set):
 
 
 def _drop_ones(x, labels: list, other, other_labels: list):
-    """Without dimensions of size 1 that the other operand has in full: broadcasting supplies them."""
+    """Without dimensions of size 1 that the other operand has in full: they broadcast."""
     for i in range(len(labels) - 1, -1, -1):
         label = labels[i]
         if (

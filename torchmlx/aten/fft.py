@@ -29,7 +29,7 @@ def _input(x: mx.array, real: bool = False) -> mx.array:
 
 
 def _scale(norm, n: int, inverse: bool) -> float:
-    """What the transform's sum is multiplied by; torch's norm is "backward", "forward" or "ortho"."""
+    """What the sum is multiplied by; torch's norm is "backward", "forward" or "ortho"."""
     if norm not in (None, "backward", "forward", "ortho"):
         raise RuntimeError(f'Invalid normalization mode: "{norm}"')
     if norm == "ortho":
@@ -218,14 +218,18 @@ def stft(
     input, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode="reflect",
     normalized=False, onesided=None, return_complex=None, align_to_window=None,
 ):  # fmt: skip
-    """Short-time Fourier transform of [n] or [batch, n]: [batch,] frequencies, frames. torch.stft."""
+    """Short-time Fourier transform of [n] or [batch, n]: [batch,] frequencies, frames.
+
+    torch.stft.
+    """
     hop = n_fft // 4 if hop_length is None else hop_length
     length = n_fft if win_length is None else win_length
     complex_in = input.dtype.is_complex or (window is not None and window.dtype.is_complex)
     if return_complex is None:
         if not complex_in:
             raise RuntimeError(
-                "stft requires the return_complex parameter be given for real inputs, and will further require that return_complex=True in a future PyTorch release."
+                "stft requires the return_complex parameter be given for real inputs, and "
+                "will further require that return_complex=True in a future PyTorch release."
             )
         return_complex = True
     x = input.unsqueeze(0) if input.ndim == 1 else input
@@ -258,10 +262,10 @@ def istft(
     x = (input.unsqueeze(0) if input.ndim == 2 else input).transpose(1, 2)  # [batch, frames, bins]
     half = x.shape[-1] != n_fft if onesided is None else onesided
     norm = "ortho" if normalized else None
-    if return_complex or not half:
+    if return_complex:
         frames = TABLE["fft.ifft"].call(x, n_fft, norm=norm)
-        frames = frames if return_complex else frames.real
     else:
+        x = x if half else x[..., : n_fft // 2 + 1]
         frames = TABLE["fft.irfft"].call(x, n_fft, norm=norm)
     w = _centred_window(window, span, n_fft, frames)
     frames = frames * w

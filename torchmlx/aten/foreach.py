@@ -39,6 +39,7 @@ def _both(name: str, apply, doc: str) -> None:
         _check_tensors(self)
         for x, new in zip(self, apply(self, *args, **kwargs), strict=True):
             x.copy_(new)
+        return list(self)
 
     made.__doc__ = changed.__doc__ = doc
 
@@ -100,6 +101,7 @@ def copy_(self, src, non_blocking=False):
     """Each tensor overwritten by its partner. torch._foreach_copy_."""
     for x, y in zip(self, src, strict=True):
         x.copy_(y)
+    return list(self)
 
 
 @composite("_foreach_zero_", at=function)
@@ -107,6 +109,7 @@ def zero_(self):
     """Each tensor set to zero. torch._foreach_zero_."""
     for x in self:
         x.zero_()
+    return list(self)
 
 
 @composite("_has_compatible_shallow_copy_type", at=function)

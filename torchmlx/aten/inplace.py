@@ -1,4 +1,6 @@
-"""Methods that change a tensor without a table entry of their own: shape changes, comparisons, memory hints."""
+"""Methods that change a tensor without a table entry of their own: shape changes, comparisons,
+memory hints.
+"""
 
 from __future__ import annotations
 

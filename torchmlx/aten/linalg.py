@@ -1,4 +1,7 @@
-"""Linear algebra. LAPACK on the host (by NumPy): MLX has it on the CPU only and without gradients."""
+"""Linear algebra.
+
+LAPACK on the host (by NumPy): MLX has it on the CPU only and without gradients.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ def check(name: str, x: mx.array, square: bool = True) -> None:
         )
     if not is_float(x):
         raise RuntimeError(
-            f"linalg.{name}: Expected a floating point or complex tensor as input. Got {torch_name(x)}"
+            f"linalg.{name}: Expected a floating point or complex tensor as input. Got "
+            f"{torch_name(x)}"
         )
     if x.ndim < 2:
         raise RuntimeError(f"linalg.{name}: The input tensor A must have at least 2 dimensions.")
@@ -65,7 +69,10 @@ def _t(x: mx.array) -> mx.array:
     return mx.conj(x) if x.dtype == mx.complex64 else x
 
 
-_SINGULAR = "The diagonal element is zero, the inversion could not be completed because the input matrix is singular."
+_SINGULAR = (
+    "The diagonal element is zero, the inversion could not be completed because the input matrix "
+    "is singular."
+)
 _UNSOLVABLE = "The solver failed because the input matrix is singular."
 
 inverse_of = host_function(
@@ -110,7 +117,8 @@ def solve(A, B, *, left=True):
         a = A
     if a.shape[-1] != b.shape[-2]:
         raise RuntimeError(
-            f"linalg.solve: Incompatible shapes of A and B for the equation {'AX = B' if left else 'XA = B'}"
+            "linalg.solve: Incompatible shapes of A and B for the equation "
+            f"{'AX = B' if left else 'XA = B'}"
             f" ({A.shape[-2]}x{A.shape[-1]} and {b.shape[-2]}x{b.shape[-1]})"
         )
     a, b = _same_batch(a, b)
@@ -153,7 +161,10 @@ def _triangular(a: mx.array, b: mx.array, upper: bool, unit: bool) -> mx.array:
 
 @op("linalg.solve_triangular", at=namespace)
 def solve_triangular(A, B, *, upper, left=True, unitriangular=False):
-    """X with A @ X = B (or X @ A = B), A triangular: only that triangle is read. torch.linalg.solve_triangular."""
+    """X with A @ X = B (or X @ A = B), A triangular: only that triangle is read.
+
+    torch.linalg.solve_triangular.
+    """
     check("solve_triangular", A)
     if left:
         return _triangular(*_same_batch(A, B), upper, unitriangular)
@@ -288,7 +299,8 @@ def logdet(input):
 def _qr_of(x: mx.array, mode: str):
     if mode not in ("reduced", "complete", "r"):
         raise RuntimeError(
-            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or "
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
+            "'r', or "
             "'complete'"
         )
     if mode == "r":
@@ -364,7 +376,10 @@ def _eigh_gradient(primals, cotangents, outputs):
 
 @op("linalg.eigh", at=namespace)
 def eigh(A, UPLO="L"):
-    """(eigenvalues ascending, eigenvectors) of symmetric or Hermitian matrices. torch.linalg.eigh."""
+    """(eigenvalues ascending, eigenvectors) of symmetric or Hermitian matrices.
+
+    torch.linalg.eigh.
+    """
     check("eigh", A)
     run = host_function("linalg_eigh", lambda a: tuple(np.linalg.eigh(a, UPLO)), _eigh_gradient)
     return return_types.make("linalg_eigh", *run(A))
@@ -468,13 +483,66 @@ def matrix_rank(A, *, tol=None, atol=None, rtol=None, hermitian=False):
 def lstsq(A, B, rcond=None, *, driver=None):
     """(solution, residuals, rank, singular_values) of least squares. torch.linalg.lstsq.
 
-    Residuals and singular values are empty, as with torch's default driver.
+    What a LAPACK driver ("gelsy" by default) does not compute is empty, as in torch.
     """
     check("lstsq", A, square=False)
+    driver = driver or "gelsy"
+    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
+        raise RuntimeError(
+            "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)"
+        )
     solution = _pseudo_inverse(A, rcond, False) @ B
-    rank = mx.array(np.asarray(np.linalg.matrix_rank(host(A)), np.int64))
-    none = mx.zeros((0,), A.dtype)
-    return return_types.make("linalg_lstsq", solution, none, rank, none)
+    none, rank, residuals = mx.zeros((0,), A.dtype), mx.zeros((0,), mx.int64), None
+    ranks = np.linalg.matrix_rank(host(mx.stop_gradient(A)))
+    if driver != "gels":
+        rank = mx.array(np.asarray(ranks, np.int64))
+    if driver != "gelsy" and A.shape[-2] > A.shape[-1] and (ranks == A.shape[-1]).all():
+        residuals = mx.sum(mx.square(mx.abs(A @ solution - B)), axis=-2)
+    values = singular_values(A) if driver in ("gelsd", "gelss") else none
+    residuals = none if residuals is None else residuals
+    return return_types.make("linalg_lstsq", solution, residuals, rank, values)
+
+
+def _checked_result(name: str, field: str, function):
+    """linalg.NAME_ex: the result of linalg.NAME and an int32 error code, 0 for success."""
+
+    @op(f"linalg.{name}_ex", at=namespace)
+    def with_info(A, *, check_errors=False, **kwargs):
+        info = mx.zeros(A.shape[:-2], mx.int32)
+        return return_types.make(f"linalg_{name}_ex", function(A, **kwargs), info)
+
+    with_info.__doc__ = (
+        f"({field}, info) without an error where torch reports one. torch.linalg.{name}_ex."
+    )
+
+
+def _inverse_checked(A):
+    check("inv", A)
+    return inverse_of(A)
+
+
+_checked_result("inv", "inverse", _inverse_checked)
+
+
+@op("matrix_exp", at=("torch", "Tensor", "linalg"))
+def matrix_exp(input):
+    """The exponential of square matrices: Taylor to order 18, scaled and squared.
+
+    torch.matrix_exp.
+    """
+    check("matrix_exp", input)
+    if input.size == 0:
+        return input
+    size = float(mx.max(mx.sum(mx.abs(mx.stop_gradient(input)), axis=-1)).item())
+    halvings = max(0, int(np.ceil(np.log2(size))) + 1) if np.isfinite(size) and size > 0 else 0
+    x = input * mx.array(2.0**-halvings, input.dtype)
+    eye = mx.broadcast_to(mx.eye(x.shape[-1], dtype=mx.float32).astype(x.dtype), x.shape)
+    result = eye
+    for k in range(18, 0, -1):
+        result = eye + mx.matmul(x, result) * mx.array(1.0 / k, x.dtype)
+    for _ in range(halvings):
+        result = mx.matmul(result, result)
+    return result
 
 
 @composite("linalg.cross", at=namespace)
@@ -503,7 +571,8 @@ def _cross(a, b, dim):
     d = wrap_dim(dim, a.ndim)
     if a.shape[d] != 3 or b.shape[d] != 3:
         raise RuntimeError(
-            f"linalg.cross: inputs dimension {dim} must have length 3. Got {a.shape[d]} and {b.shape[d]}"
+            f"linalg.cross: inputs dimension {dim} must have length 3. Got {a.shape[d]} and "
+            f"{b.shape[d]}"
         )
     a, b = broadcast_tensors(a, b)
     return a.roll(-1, d) * b.roll(-2, d) - a.roll(-2, d) * b.roll(-1, d)

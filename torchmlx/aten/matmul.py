@@ -59,7 +59,8 @@ def _mismatch(a: mx.array, b: mx.array) -> str:
         if a.ndim == 1:
             return (
                 "inconsistent tensor size, expected tensor "
-                f"[{a.shape[0]}] and src [{b.shape[0]}] to have the same number of elements, but got "
+                f"[{a.shape[0]}] and src [{b.shape[0]}] to have the same number of elements, "
+                "but got "
                 f"{a.shape[0]} and {b.shape[0]} elements respectively"
             )
         if a.ndim == 2:
@@ -70,7 +71,8 @@ def _mismatch(a: mx.array, b: mx.array) -> str:
         rows = (int(np.prod(a.shape[:-2])), a.shape[-1])
         got = (int(np.prod(b.shape[:-2])), b.shape[-2])
         return (
-            f"Expected size for first two dimensions of batch2 tensor to be: [{rows[0]}, {rows[1]}] but "
+            f"Expected size for first two dimensions of batch2 tensor to be: [{rows[0]}, "
+            f"{rows[1]}] but "
             f"got: [{got[0]}, {got[1]}]."
         )
     left = a.shape if a.ndim == 2 else (int(np.prod(a.shape[:-1])), a.shape[-1])
@@ -195,12 +197,13 @@ def _expand(input: mx.array, shape, what: str) -> None:
     if not fits:
         raise RuntimeError(
             f"The expanded size of the tensor ({shape[-1]}) must match the existing size "
-            f"({own[-1] if own else 1}) at non-singleton dimension {len(shape) - 1}.  Target sizes: "
+            f"({own[-1] if own else 1}) at non-singleton dimension {len(shape) - 1}.  Target "
+            "sizes: "
             f"{list(shape)}.  Tensor sizes: {list(own)}"
         )
 
 
-@op(inplace=True)
+@op(inplace=True, pointwise=False)
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     """beta * input + alpha * (mat1 @ mat2). torch.addmm."""
     _check_mm(mat1, mat2)
@@ -209,7 +212,7 @@ def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     return result.astype(mat1.dtype)
 
 
-@op(inplace=True)
+@op(inplace=True, pointwise=False)
 def addmv(input, mat, vec, *, beta=1, alpha=1):
     """beta * input + alpha * (mat @ vec). torch.addmv."""
     if mat.ndim != 2 or vec.ndim != 1 or input.ndim > 1:
@@ -221,14 +224,14 @@ def addmv(input, mat, vec, *, beta=1, alpha=1):
     return _scaled_sum(input, product(wide(mat), wide(vec)), beta, alpha).astype(mat.dtype)
 
 
-@op(inplace=True)
+@op(inplace=True, pointwise=False)
 def addr(input, vec1, vec2, *, beta=1, alpha=1):
     """beta * input + alpha * outer(vec1, vec2). torch.addr."""
     both = mx.expand_dims(wide(vec1), 1) * mx.expand_dims(wide(vec2), 0)
     return _scaled_sum(input, both, beta, alpha).astype(input.dtype)
 
 
-@op(inplace=True)
+@op(inplace=True, pointwise=False)
 def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
     """beta * input + alpha * (batch1 @ batch2), for each pair of matrices. torch.baddbmm."""
     _check_bmm(batch1, batch2)
@@ -237,7 +240,7 @@ def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
     return result.astype(batch1.dtype)
 
 
-@op(inplace=True)
+@op(inplace=True, pointwise=False)
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     """beta * input + alpha * the sum of batch1 @ batch2. torch.addbmm."""
     _check_bmm(batch1, batch2)
@@ -258,7 +261,10 @@ def multi_dot(*matrices, out=None):
 
 @composite(at=("torch",))
 def tensordot(a, b, dims=2, out=None):
-    """Products summed over dims of a and dims of b (or the last and first `dims`). torch.tensordot."""
+    """Products summed over dims of a and dims of b (or the last and first `dims`).
+
+    torch.tensordot.
+    """
     if isinstance(dims, int):
         if dims < 0:
             raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
@@ -266,6 +272,10 @@ def tensordot(a, b, dims=2, out=None):
     da, db = ([d.tolist() if hasattr(d, "tolist") else d for d in side] for side in dims)
     da, db = [d % a.ndim for d in da], [d % b.ndim for d in db]
     for i, j in zip(da, db, strict=True):
+        if a.shape[i] == 1 != b.shape[j]:  # torch broadcasts: the other side is summed first
+            b = b.sum(j, keepdim=True)
+        elif b.shape[j] == 1 != a.shape[i]:
+            a = a.sum(i, keepdim=True)
         if a.shape[i] != b.shape[j]:
             raise RuntimeError(
                 "contracted dimensions need to match, but first has size "
@@ -296,7 +306,8 @@ def kron(input, other):
 def grouped_mm(mat_a, mat_b, *, offs=None, bias=None, out_dtype=None):
     """One matrix product a group: jagged rows, columns or inner dimension, or a plain bmm.
 
-    A [M, K] or [G, M, K], B [K, N] or [G, K, N] in float32, bfloat16 or float16; offs int32 [G], the
+    A [M, K] or [G, M, K], B [K, N] or [G, K, N] in float32, bfloat16 or float16; offs int32 [G],
+    the
     cumulative ends. Rows and columns past offs[-1] are zero. torch.nn.functional.grouped_mm.
     """
     return _grouped(mat_a, mat_b, offs, bias, out_dtype)
@@ -343,7 +354,8 @@ def _check_grouped(a, b, offs, bias, out_dtype) -> None:
         )
     if a.dtype != b.dtype:
         raise RuntimeError(
-            f"Expected mat_a and mat_b to have the same dtype, got {torch_name(a)} and {torch_name(b)}"
+            f"Expected mat_a and mat_b to have the same dtype, got {torch_name(a)} and "
+            f"{torch_name(b)}"
         )
     if a.ndim not in (2, 3) or b.ndim not in (2, 3):
         raise RuntimeError("mat_a and mat_b have to be 2 or 3 dimensional")

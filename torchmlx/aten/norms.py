@@ -74,7 +74,10 @@ def _matrix_norm(x: mx.array, ord, dim, keepdim: bool, dtype) -> mx.array:
 @op("linalg.norm", at=("linalg",))
 @numpy_names
 def linalg_norm(A, ord=None, dim=None, keepdim=False, *, dtype=None):
-    """A vector norm (one dim, or none and no ord) or a matrix norm (two dims). torch.linalg.norm."""
+    """A vector norm (one dim, or none and no ord) or a matrix norm (two dims).
+
+    torch.linalg.norm.
+    """
     check_norm_dtype("linalg.norm", A, dtype)
     if ord is None:
         return vector_norm_of(cast(A, dtype), 2, dim, keepdim).astype(_real(cast(A, dtype)))
@@ -131,7 +134,10 @@ _DIRECT = 1 << 24
 
 @composite(at=("torch",))
 def cdist(x1, x2, p=2.0, compute_mode="use_mm_for_euclid_dist_if_necessary"):
-    """p-norm distances between all pairs of rows, [..., P, M] and [..., R, M] to [..., P, R]. torch.cdist."""
+    """p-norm distances between all pairs of rows, [..., P, M] and [..., R, M] to [..., P, R].
+
+    torch.cdist.
+    """
     for x, name in ((x1, "X1"), (x2, "X2")):
         if not x.dtype.is_floating_point:
             raise RuntimeError(
@@ -179,7 +185,8 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     """The covariance matrix of variables (rows) over observations (columns). torch.cov."""
     if input.ndim > 2:
         raise RuntimeError(
-            f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim} "
+            "cov(): expected input to have two or fewer dimensions but got an input with "
+            f"{input.ndim} "
             "dimensions"
         )
     x = input.reshape(1, -1) if input.ndim < 2 else input

@@ -321,12 +321,14 @@ def neg(input):
 @op(promote="input", inplace=True, aliases=("absolute",))
 def abs(input):
     """Magnitude; a real number for complex input. torch.abs."""
+    not_bool(input, "abs")
     return mx.abs(input)
 
 
 @unary()
 def sign(input):
-    """-1, 0 or 1. torch.sign."""
+    """-1, 0 or 1; not for complex numbers (torch.sgn). torch.sign."""
+    not_complex(input, "sign")
     return mx.sign(input)
 
 
@@ -420,6 +422,8 @@ def fmin(input, other):
 def _rounding(name, function):
     @unary(name)
     def rounding(input):
+        not_bool(input, name)
+        not_complex(input, name)
         return input if is_integer(input) else function(input)
 
     rounding.__doc__ = f"torch.{name}: integers are returned unchanged."
@@ -432,6 +436,8 @@ for _name, _function in (("floor", mx.floor), ("ceil", mx.ceil), ("trunc", mx.tr
 @unary()
 def round(input, *, decimals=0):
     """Nearest integer, ties to even, at `decimals` decimal places. torch.round."""
+    not_bool(input, "round")
+    not_complex(input, "round")
     if is_integer(input):
         return input
     if decimals == 0:
@@ -442,7 +448,11 @@ def round(input, *, decimals=0):
     return in_float32(lambda x: mx.round(x / scale) * scale)(input)
 
 
-@to_float()
+@unary()
 def frac(input):
     """The fractional part, with the input's sign. torch.frac."""
+    if is_integer(input):
+        name = dtypes.from_mx(input.dtype).torch_name
+        raise NotImplementedError(f"\"frac_cpu\" not implemented for '{name}'")
+    not_complex(input, "frac")
     return input - mx.trunc(input)

@@ -1,6 +1,7 @@
 """Random tensors: torch.rand and its kin, and the methods that fill a tensor from a distribution.
 
-A tensor is filled in the order of its memory, as in torch; `random.Generator` says which numbers come.
+A tensor is filled in the order of its memory, as in torch; `random.Generator` says which numbers
+come.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ function = ("torch",)
 
 
 def _fill(x: Tensor, generator, on_cpu, on_gpu) -> Tensor:
-    """Write on_cpu(generator, n) (NumPy, in memory order) or on_gpu(key, shape) (mx.array) into x."""
+    """Write on_cpu(generator, n), NumPy in memory order, or on_gpu(key, shape) into x."""
     check_leaf_write(x)
     if x.device.type == "meta":
         return x
@@ -62,7 +63,8 @@ def uniform_(self, from_=0.0, to=1.0, *, generator=None, **kwargs):
         if self.dtype is dtypes.float64:
             u = g.uniform53(n) * (high - low) + low
             return np.where(u >= high, low, u)
-        # torch fuses the multiplication and the addition: one rounding. What rounds to `to` becomes `from`.
+        # torch fuses the multiplication and the addition: one rounding. What rounds to `to` becomes
+        # `from`.
         u = (g.uniform24(n).astype(np.float64) * (high - low) + low).astype(np.float32)
         if self.dtype is dtypes.float32:
             return np.where(u >= np.float32(high), np.float32(low), u)
@@ -95,7 +97,9 @@ def normal_(self, mean=0.0, std=1.0, *, generator=None):
 
 
 def _bounds_of(kind) -> int:
-    """One more than the largest number that random_() writes: whole numbers that the dtype holds exactly."""
+    """One more than the largest number that random_() writes: whole numbers that the dtype holds
+    exactly.
+    """
     digits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
     if kind.name in digits:
         return (1 << digits[kind.name]) + 1
@@ -115,7 +119,10 @@ def _check_range(kind, low: int, high: int) -> None:
 
 @composite(at=method)
 def random_(self, from_=None, to=None, *, generator=None, **kwargs):
-    """Whole numbers in [from, to); without bounds, all that the dtype holds exactly. Tensor.random_."""
+    """Whole numbers in [from, to); without bounds, all that the dtype holds exactly.
+
+    Tensor.random_.
+    """
     from_ = kwargs.get("from", from_)
     if from_ is None and to is None:
         low, high = 0, _bounds_of(self.dtype)
@@ -159,7 +166,8 @@ def _bernoulli_of(x: Tensor, p: Tensor, generator) -> Tensor:
     chances = p.expand(x.shape).to(dtypes.float64 if p.device.type == "cpu" else dtypes.float32)
     if bool(((chances < 0) | (chances > 1)).any()):
         raise RuntimeError(
-            "Expected p_in >= 0 && p_in <= 1 to be true, but got false.  (Could this error message be "
+            "Expected p_in >= 0 && p_in <= 1 to be true, but got false.  (Could this error "
+            "message be "
             "improved?  If so, please report an enhancement request to PyTorch.)"
         )
     strides = x._strides_or_contiguous
@@ -308,7 +316,10 @@ def _limits(args: tuple, kwargs: dict, more: int):
 
 @composite(at=function)
 def randint(*args, generator=None, out=None, dtype=None, requires_grad=False, **kwargs):
-    """Whole numbers in [low, high): randint(high, size) or randint(low, high, size). torch.randint."""
+    """Whole numbers in [low, high): randint(high, size) or randint(low, high, size).
+
+    torch.randint.
+    """
     low, high, rest = _limits(args, kwargs, 0 if "size" in kwargs else 1)
     size = kwargs.pop("size", rest[0] if rest else ())
     if low >= high:
@@ -379,7 +390,10 @@ def bernoulli(input, p=None, *, generator=None):
 @composite()
 @takes_out
 def multinomial(input, num_samples, replacement=False, *, generator=None):
-    """Indices drawn from rows of unnormalised probabilities, [n] or [rows, n]. torch.multinomial."""
+    """Indices drawn from rows of unnormalised probabilities, [n] or [rows, n].
+
+    torch.multinomial.
+    """
     if input.ndim not in (1, 2):
         raise RuntimeError("prob_dist must be 1 or 2 dim")
     if not input.dtype.is_floating_point:

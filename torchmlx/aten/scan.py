@@ -13,7 +13,7 @@ from ._calling import along, cast, host_function, is_float, numpy_names, on_cpu,
 
 
 def _running(function):
-    """A running sum or product in the dtype torch accumulates in: float64 for float32 on the CPU."""
+    """A running sum or product, accumulated as torch does: float32 in float64 on the CPU."""
 
     def scan(x: mx.array, dim: int, dtype) -> mx.array:
         x = cast(x, dtype)
@@ -79,7 +79,10 @@ def _running_extreme(name: str, function, reaches):
 
         return return_types.make(name, *along(input, dim, both))
 
-    scan.__doc__ = f"(values, indices) of the running {name[3:]}imum along dim, the last of equals. torch.{name}."
+    scan.__doc__ = (
+        f"(values, indices) of the running {name[3:]}imum along dim, the last of equals. "
+        f"torch.{name}."
+    )
 
 
 _running_extreme("cummax", mx.cummax, mx.greater_equal)

@@ -1,4 +1,7 @@
-"""Distinct values and counting: unique, searchsorted, histograms, membership. They run on the host: their sizes depend on data."""
+"""Distinct values and counting: unique, searchsorted, histograms, membership.
+
+They run on the host: their sizes depend on data.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def _results(values, inverse, counts, return_inverse: bool, return_counts: bool)
 
 @composite()
 def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
-    """The distinct elements (or slices along dim), sorted; inverse and counts on request. torch.unique."""
+    """The distinct elements (or slices along dim), sorted; inverse and counts on request.
+
+    torch.unique.
+    """
     _check_dim(input, dim)
     array = host(input._host())
     axis = None if dim is None else wrap_dim(dim, input.ndim)
@@ -59,7 +65,10 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
 
 @composite()
 def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
-    """Elements (or slices along dim) that differ from their predecessor. torch.unique_consecutive."""
+    """Elements (or slices along dim) that differ from their predecessor.
+
+    torch.unique_consecutive.
+    """
     _check_dim(input, dim)
     array = host(input._host())
     rows = array.reshape(-1) if dim is None else np.moveaxis(array, wrap_dim(dim, input.ndim), 0)
@@ -92,21 +101,26 @@ def _insertion(boundaries: np.ndarray, values: np.ndarray, side: str) -> np.ndar
 
 @op(at=("torch",))
 def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
-    """Where `input` would be inserted into the last dimension of sorted sequences. torch.searchsorted."""
+    """Where `input` would be inserted into the last dimension of sorted sequences.
+
+    torch.searchsorted.
+    """
     if side not in (None, "left", "right"):
         raise RuntimeError(
             f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}"
         )
     if side == "left" and right:
         raise RuntimeError(
-            "torch.searchsorted(): side and right can't be set to opposites, got side of left while "
+            "torch.searchsorted(): side and right can't be set to opposites, got side of "
+            "left while "
             "right was True"
         )
     boundaries = host(sorted_sequence)
     values = host(input) if isinstance(input, mx.array) else np.asarray(input)
     if boundaries.ndim > 1 and boundaries.shape[:-1] != values.shape[:-1]:
         raise RuntimeError(
-            "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of "
+            "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 "
+            "dimensions of "
             f"boundaries tensor and input value tensor must match, but we got boundaries tensor "
             f"{list(boundaries.shape)} and input value tensor {list(values.shape)}"
         )
@@ -128,7 +142,10 @@ def bucketize(input, boundaries, *, out_int32=False, right=False):
 
 @op()
 def histc(input, bins=100, min=0, max=0):
-    """Counts of elements in `bins` equal bins from min to max (both 0: of the data). torch.histc."""
+    """Counts of elements in `bins` equal bins from min to max (both 0: of the data).
+
+    torch.histc.
+    """
     if not is_float(input) or input.dtype == mx.complex64:
         raise NotImplementedError(f"\"histogram_cpu\" not implemented for '{torch_name(input)}'")
     if bins <= 0:

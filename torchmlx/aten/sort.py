@@ -1,4 +1,7 @@
-"""Order: sort, top k, order statistics. NaN is the largest number, and equal elements keep their order."""
+"""Order: sort, top k, order statistics.
+
+NaN is the largest number, and equal elements keep their order.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +180,10 @@ _median("nanmedian", _middle_of_numbers)
 @op()
 @numpy_names
 def mode(input, dim=-1, keepdim=False):
-    """(values, indices) of the most frequent element along dim, the smallest of several. torch.mode."""
+    """(values, indices) of the most frequent element along dim, the smallest of several.
+
+    torch.mode.
+    """
 
     def commonest(x, axis):
         rows = np.moveaxis(host(x), axis, -1)
@@ -210,7 +216,8 @@ def _quantile(
 ):
     if interpolation not in _INTERPOLATIONS:
         raise RuntimeError(
-            f"{name}() interpolation must be one of linear, lower, higher, midpoint or nearest, but got "
+            f"{name}() interpolation must be one of linear, lower, higher, midpoint or "
+            "nearest, but got "
             f"{interpolation}"
         )
     if input.size == 0:

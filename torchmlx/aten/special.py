@@ -1,4 +1,6 @@
-"""Special functions that MLX lacks, in float64 on the host, and torch.special's names for common ones."""
+"""Special functions that MLX lacks, in float64 on the host, and torch.special's names for common
+ones.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ everywhere = ("torch", "Tensor", "special")
 
 
 def _in_float64(name: str, function, derivative=None):
-    """`function` of float64 NumPy values on the host, rounded to the input's dtype; integers become floats."""
+    """`function` of float64 NumPy values on the host, rounded to the input's dtype; integers become
+    floats.
+    """
 
     def rounded(x: mx.array, *parameters) -> mx.array:
         def gradient(primals, cotangent, output):
             with np.errstate(all="ignore"):
-                slope = derivative(host(x).astype(np.float64), *parameters)
+                slope = derivative(host(primals[0]).astype(np.float64), *parameters)
             return cotangent * mx.array(slope, dtype=mx.float64).astype(cotangent.dtype)
 
         def compute(values):
@@ -35,8 +39,9 @@ def _in_float64(name: str, function, derivative=None):
 
 
 def _elementwise(function):
-    """A function of math on whole arrays; where it has no value the limit it is told."""
-    return np.frompyfunc(function, 1, 1)
+    """A function of math as a function of float64 arrays."""
+    applied = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(applied(x), np.float64)
 
 
 def _register(name: str, function, derivative=None, at=everywhere, aliases=()):
@@ -82,26 +87,29 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617
 
 
 def hurwitz_zeta(s: float, q: np.ndarray) -> np.ndarray:
-    """sum over k >= 0 of (k + q) ** -s by Euler and Maclaurin (DLMF 25.11.28), q > 0."""
-    q = np.asarray(q, np.float64)
-    terms = 12
-    total = sum((q + k) ** -s for k in range(terms))
-    a = q + terms
+    """sum over k >= 0 of (k + q) ** -s by Euler and Maclaurin (DLMF 25.11.28); q < 0 for whole s
+    only.
+    """
+    a = np.array(q, np.float64)
+    total, infinite = np.zeros_like(a), (a <= 0) & (a == np.floor(a))
+    while (low := a <= 12).any():
+        total = np.where(low, total + np.where(a == 0, 1.0, a) ** -s, total)
+        a = np.where(low, a + 1.0, a)
     total = total + a ** (1 - s) / (s - 1) + 0.5 * a**-s
     factor = s
     for j, b in enumerate(_BERNOULLI, 1):
         total = total + b / math.factorial(2 * j) * factor * a ** -(s + 2 * j - 1)
         factor *= (s + 2 * j - 1) * (s + 2 * j)
-    return total
+    return np.where(infinite, np.inf, total)
 
 
 def polygamma_of(n: int, x: np.ndarray) -> np.ndarray:
     """The n-th derivative of digamma; trigamma (n = 1) below zero by reflection."""
     if n == 0:
         return digamma(x)
-    value = (-1.0) ** (n + 1) * math.factorial(n) * hurwitz_zeta(n + 1, np.where(x > 0, x, np.nan))
+    value = (-1.0) ** (n + 1) * math.factorial(n) * hurwitz_zeta(n + 1, x)
     if n == 1:
-        below = np.pi**2 / np.sin(np.pi * x) ** 2 - hurwitz_zeta(2, np.where(x < 0, 1 - x, np.nan))
+        below = np.pi**2 / np.sin(np.pi * x) ** 2 - hurwitz_zeta(2, np.where(x < 0, 1 - x, 1.0))
         value = np.where(x < 0, below, value)
     value = np.where(x == 0, np.inf if n % 2 else -np.inf, value)
     return np.where(np.isinf(x), np.nan, value) if n > 1 else value  # as torch's CPU kernel
@@ -116,8 +124,8 @@ def _erfinv(x: np.ndarray) -> np.ndarray:
     for _ in range(4):
         error = np.where(
             np.abs(x) < 0.5,
-            _elementwise(math.erf)(y).astype(np.float64) - x,
-            np.sign(x) * ((1 - np.abs(x)) - _elementwise(math.erfc)(np.abs(y)).astype(np.float64)),
+            _elementwise(math.erf)(y) - x,
+            np.sign(x) * ((1 - np.abs(x)) - _elementwise(math.erfc)(np.abs(y))),
         )
         step = error / (2 / np.sqrt(np.pi) * np.exp(-y * y))
         y = y - np.where(np.isfinite(step), step, 0.0)
@@ -138,14 +146,14 @@ _register(
 )
 _register(
     "ndtr",
-    lambda x: 0.5 * _elementwise(math.erfc)(-x / math.sqrt(2)).astype(np.float64),
+    lambda x: 0.5 * _elementwise(math.erfc)(-x / math.sqrt(2)),
     lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
     at=("special",),
 )
 _register("ndtri", lambda p: math.sqrt(2) * _erfinv(2 * p - 1), at=("special",))
 _register(
     "erfcx",
-    lambda x: np.exp(x * x) * _elementwise(math.erfc)(x).astype(np.float64),
+    lambda x: np.exp(x * x) * _elementwise(math.erfc)(x),
     at=("special",),
 )
 

@@ -1,4 +1,6 @@
-"""torch.LongTensor and its kin: names for a dtype on the CPU, used in annotations, isinstance and old code."""
+"""torch.LongTensor and its kin: names for a dtype on the CPU, used in annotations, isinstance and
+old code.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+from typing import Self
 
 
 class _State(threading.local):
@@ -76,12 +77,12 @@ class _Bare(_Mode):
 
     _value = False
 
-    def __new__(cls, function=None):
+    def __new__(cls, function=None) -> Self:
         self = object.__new__(cls)
         if function is None:
             return self
         self.__init__()
-        return self(function)
+        return self(function)  # type: ignore[return-value]  # a decorated function
 
     def __init__(self, function=None):
         super().__init__(self._value)
@@ -124,9 +125,9 @@ class set_grad_enabled(_Mode):
 class inference_mode(_Mode):
     """No gradients and no version tracking for tensors made inside. torch.inference_mode."""
 
-    def __new__(cls, mode=True):
+    def __new__(cls, mode=True) -> Self:
         if callable(mode):
-            return cls(True)(mode)
+            return cls(True)(mode)  # type: ignore[return-value]  # a decorated function
         return object.__new__(cls)
 
     def __init__(self, mode: bool = True):

@@ -61,7 +61,7 @@ def op(
     to_float: bool = False,
     opmath: bool = False,
     float8: bool = False,
-    pointwise: bool = False,
+    pointwise: bool | None = None,  # by default what has an in-place variant
     inplace: bool = False,
     aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable], Callable[..., Any]]:
@@ -73,7 +73,7 @@ def op(
         parameters = list(inspect.signature(function).parameters)
         rule = Rule(
             tuple((parameters.index(p), p) for p in promote.split()),
-            to_float, opmath, float8, pointwise or inplace,
+            to_float, opmath, float8, inplace if pointwise is None else pointwise,
         )  # fmt: skip
         own = name or function.__name__
         call = _callable(function, rule, own)

@@ -32,7 +32,10 @@ _PROFILES = {
 def set_printoptions(
     precision=None, threshold=None, edgeitems=None, linewidth=None, profile=None, sci_mode=None
 ):
-    """How tensors print: digits, elements before summarising, edge items, width. torch.set_printoptions."""
+    """How tensors print: digits, elements before summarising, edge items, width.
+
+    torch.set_printoptions.
+    """
     global _options
     if profile is not None:
         _options = replace(_PROFILES[profile])
@@ -43,7 +46,10 @@ def set_printoptions(
 
 
 def get_printoptions() -> dict:
-    """The options in force, as a dict. torch.get_printoptions is private in torch; this mirrors it."""
+    """The options in force, as a dict.
+
+    torch.get_printoptions is private in torch; this mirrors it.
+    """
     return dict(vars(_options))
 
 
@@ -84,8 +90,8 @@ class _ComplexFormatter:
     """Real and imaginary parts, each with its own formatter."""
 
     def __init__(self, values: np.ndarray):
-        self.real = _Formatter(values.real.astype(np.float64), False)
-        self.imag = _Formatter(values.imag.astype(np.float64), False)
+        self.real = _Formatter(np.real(values).astype(np.float64), False)
+        self.imag = _Formatter(np.imag(values).astype(np.float64), False)
         self.width = self.real.width + self.imag.width + 1
 
     def format(self, value) -> str:
@@ -162,7 +168,10 @@ _IMPLIED = (dtypes.int64, dtypes.bool_)
 
 
 def tensor_repr(x: Tensor) -> str:
-    """The text of repr(x): elements, then what they do not tell. Subclasses go by their own name."""
+    """The text of repr(x): elements, then what they do not tell.
+
+    Subclasses go by their own name.
+    """
     plain = type(x) is Tensor or type(x).__name__ == "Parameter"
     prefix = "tensor(" if plain else f"{type(x).__name__}("
     indent = len(prefix)

@@ -1,13 +1,22 @@
-"""torch.nn.functional: filled from the op table (torchmlx/aten); here are the functions whose
-arguments differ
-from those of the torch function of the same name (`inplace=`, `training=`, another order)."""
+"""torch.nn.functional: filled from the op table (torchmlx/aten).
+
+Here are the functions whose arguments differ from those of the torch function of the same name
+(`inplace=`, `training=`, another order).
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from ..aten import embedding as _embedding
 from ..aten import resize as _resize
 from ..core.op import TABLE as _TABLE
 from . import dropout as _dropout
+
+if _TYPE_CHECKING:  # what the op table adds
+
+    def __getattr__(name: str) -> _Any: ...
 
 
 def _run(name: str, inplace: bool, *args, **kwargs):

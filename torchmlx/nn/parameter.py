@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 
 from ..core.dtype import FLOAT
 from ..core.tensor import Tensor, alias, from_array
 
 
-def _handle(cls, data: Tensor | None, requires_grad: bool) -> Tensor:
+def _handle(cls, data: Tensor | None, requires_grad: bool) -> Any:
     """Another handle on `data`'s storage, of class `cls`."""
     new = from_array(mx.zeros((0,))) if data is None else alias(data)
     if requires_grad and new.dtype.category < FLOAT:
@@ -47,6 +49,6 @@ class Buffer(Tensor, metaclass=_BufferType):
     """A tensor that becomes a module's buffer when assigned to an attribute. torch.nn.Buffer."""
 
     def __new__(cls, data=None, *, persistent=True):
-        new = _handle(Tensor, data, False if data is None else data.requires_grad)
+        new: Any = _handle(Tensor, data, False if data is None else data.requires_grad)
         new.persistent, new._is_buffer = persistent, True
         return new

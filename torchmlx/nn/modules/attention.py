@@ -95,7 +95,7 @@ class MultiheadAttention(Module):
         """k and v with the learned bias and the zero entry that the options ask for."""
         cat = TABLE["cat"].call
         extra = 0
-        if self.bias_k is not None:
+        if self.bias_k is not None and self.bias_v is not None:
             k = cat([k, self.bias_k.expand(k.shape[0], 1, -1)], 1)
             v = cat([v, self.bias_v.expand(v.shape[0], 1, -1)], 1)
             extra += 1
@@ -175,7 +175,7 @@ class MultiheadAttention(Module):
         else:
             output = F.scaled_dot_product_attention(q, k, v, mask, p)
         output = self.out_proj(output.transpose(1, 2).reshape(batch, rows, self.embed_dim))
-        if need_weights and average_attn_weights:
+        if weights is not None and average_attn_weights:
             weights = weights.mean(1)
         if not batched:
             return output.squeeze(0), None if weights is None else weights.squeeze(0)

@@ -65,7 +65,7 @@ class _BatchNorm(Normalisation):
             wanted = " or ".join(f"{d}D" for d in self.dims)
             raise ValueError(f"expected {wanted} input (got {input.ndim}D input)")
 
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *rest):
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *rest, **named):
         # Checkpoints older than version 2 have no count of batches.
         version, key = local_metadata.get("version"), prefix + "num_batches_tracked"
         old = (version is None or version < 2) and self.track_running_stats
@@ -73,7 +73,7 @@ class _BatchNorm(Normalisation):
             count = self.num_batches_tracked
             fresh = TABLE["zeros"].call((), dtype=dtypes.int64)
             state_dict[key] = fresh if count is None or count.is_meta else count
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest, **named)
 
     def forward(self, input):
         self._check_input_dim(input)

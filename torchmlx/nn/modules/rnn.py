@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import warnings
 
 from ...aten import rnn
@@ -58,7 +57,7 @@ class RNNBase(Module):
         self.reset_parameters()
 
     def _check_settings(self, dropout) -> None:
-        number = isinstance(dropout, numbers.Number) and not isinstance(dropout, bool)
+        number = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
         if not number or not 0 <= dropout <= 1:
             raise ValueError(
                 "dropout should be a number in range [0, 1] representing the probability of an "

@@ -1,0 +1,95 @@
+"""Scattering with a reduction: sum, product, mean, maximum, minimum of everything that lands on an
+element.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from ..core.layout import wrap_dim
+from ..core.op import composite
+from ..core.tensor import Tensor, from_array
+from ._calling import is_float, wide
+from .scatter import _checked_gather
+
+_REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+def _identity(x: mx.array, reduce: str):
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    if is_float(x):
+        return float("-inf") if reduce == "amax" else float("inf")
+    limits = mx.iinfo(x.dtype)
+    return limits.min if reduce == "amax" else limits.max
+
+
+def _reduced(base: mx.array, places: tuple, source: mx.array, reduce: str, include_self: bool):
+    """`base` with `source` reduced into base[places]."""
+    x, updates = wide(base), wide(source)
+    if not include_self:
+        x = mx.array(x)
+        x[places] = mx.full(updates.shape, _identity(x, reduce), x.dtype)
+    at = x.at[places]
+    how = {
+        "sum": at.add,
+        "mean": at.add,
+        "prod": at.multiply,
+        "amax": at.maximum,
+        "amin": at.minimum,
+    }
+    result = how[reduce](updates)
+    if reduce == "mean":
+        ones = mx.ones(x.shape, x.dtype) if include_self else mx.zeros(x.shape, x.dtype)
+        number = mx.maximum(ones.at[places].add(mx.ones(updates.shape, x.dtype)), 1)
+        result = result / number if is_float(x) else result // number
+    return result.astype(base.dtype)
+
+
+def _check(name: str, input: Tensor, source: Tensor, reduce: str) -> None:
+    if reduce not in _REDUCTIONS:
+        raise RuntimeError(
+            f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}"
+        )
+    if input.dtype is not source.dtype:
+        raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
+
+
+@composite(inplace=True)
+def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
+    """`src` reduced into `input` at `index` along dim. torch.scatter_reduce."""
+    _check("scatter", input, src, reduce)
+    if input.ndim == 0:
+        args = (index.reshape(1), src.reshape(1), reduce)
+        return scatter_reduce(input.reshape(1), 0, *args, include_self=include_self).reshape(())
+    d = wrap_dim(dim, input.ndim)
+    if index.numel() == 0:
+        return input.clone()
+    where = _checked_gather(index, input.shape[d], d)
+    places = tuple(
+        where
+        if a == d
+        else mx.reshape(mx.arange(n), [-1 if a == b else 1 for b in range(input.ndim)])
+        for a, n in enumerate(index.shape)
+    )
+    source = src._read()[tuple(slice(0, n) for n in index.shape)]
+    result = _reduced(input._read(), places, source, reduce, include_self)
+    return from_array(result, input.device, input.dtype)
+
+
+@composite(inplace=True)
+def index_reduce(input, dim, index, source, reduce, *, include_self=True):
+    """Slices of `source` reduced into `input` at `index` along dim. torch.index_reduce."""
+    _check("index_reduce", input, source, reduce)
+    if reduce == "sum":
+        raise RuntimeError(
+            "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got sum."
+        )
+    shape = [1] * input.ndim
+    d = wrap_dim(dim, input.ndim)
+    if input.ndim:
+        shape[d] = -1
+    spread = index.reshape(shape).expand(source.shape)
+    return scatter_reduce(input, d, spread, source, reduce, include_self=include_self)
