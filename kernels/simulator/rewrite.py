@@ -168,8 +168,11 @@ class _Tokens:
             place += 1
 
     def _between(self, first: int, last: int) -> str:
-        """The solid tokens first..last-1, apart by spaces."""
-        return " ".join(self.at(i) for i in range(first, last))
+        """Solid tokens first..last-1 on one line, with what lies between."""
+        if first >= last:
+            return ""
+        text = "".join(self.text[self.solid[first] : self.solid[last - 1] + 1])
+        return " ".join(re.sub(r"//[^\n]*", "", text).split())
 
     def drop_space_overloads(self) -> None:
         """Keep the first of the definitions that are one once address spaces are gone."""

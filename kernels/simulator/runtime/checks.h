@@ -6,7 +6,9 @@ extern "C" char __executable_start, _end;
 
 namespace sim {
 
-enum Order { ORDERED, SAME_SIMDGROUP, SAME_GROUP, OTHER_GROUP };
+// How an access stands to an earlier one. UNFENCED: a barrier lies between, which does not name
+// this kind of memory.
+enum Order { ORDERED, UNFENCED, SAME_SIMDGROUP, SAME_GROUP, OTHER_GROUP };
 
 // An access under examination, by the current thread.
 struct Examined {
@@ -104,6 +106,7 @@ class Checker {
     if (earlier.group != launch.group) return device ? OTHER_GROUP : ORDERED;
     if (earlier.epoch != launch.epochs[device]) return ORDERED;
     if (earlier.thread == me.thread_index_in_threadgroup + 1) return ORDERED;
+    if (earlier.phase != launch.phase) return UNFENCED;
     const unsigned simdgroup = me.simdgroup_index_in_threadgroup;
     if ((earlier.thread - 1u) / LANES != simdgroup) return SAME_GROUP;
     return earlier.simdgroup_epoch != launch.simdgroups[simdgroup].epochs[device]
@@ -116,7 +119,8 @@ class Checker {
     if (cell.readers == MANY_GROUPS) return OTHER_GROUP;
     Access last = cell.read;
     const bool now = last.group == launch.group && last.epoch == launch.epochs[!region.threadgroup];
-    if (cell.readers == ONE_GROUP && now) return SAME_GROUP;
+    if (cell.readers == ONE_GROUP && now)
+      return last.phase == launch.phase ? SAME_GROUP : UNFENCED;
     // Where a simdgroup has read, so has a neighbour of the last reader.
     const Thread& me = launch.current->thread;
     if (cell.readers == ONE_SIMDGROUP && last.thread == me.thread_index_in_threadgroup + 1)
@@ -127,7 +131,8 @@ class Checker {
   void follow(Region& region, const Examined& e) {
     const Thread& me = launch.current->thread;
     const bool device = !region.threadgroup;
-    const Access now = {launch.group, launch.epochs[device], static_cast<uint32_t>(e.pc),
+    const Access now = {launch.group, launch.epochs[device], launch.phase,
+                        static_cast<uint32_t>(e.pc),
                         static_cast<uint16_t>(me.thread_index_in_threadgroup + 1),
                         launch.simdgroups[me.simdgroup_index_in_threadgroup].epochs[device]};
     Cell* cells = region.cells + (e.address - region.base);
@@ -165,8 +170,10 @@ class Checker {
   bool tell_race(const Region& region, const Examined& e, Order how, const Access& earlier,
                  const char* what) {
     if (how == ORDERED) return false;
-    const bool mild = how == SAME_SIMDGROUP || (how == OTHER_GROUP && launch.fenced);
+    const bool mild = how == UNFENCED || how == SAME_SIMDGROUP ||
+        (how == OTHER_GROUP && launch.fenced);
     const char* where = how == OTHER_GROUP ? "another threadgroup"
+        : how == UNFENCED                  ? "this threadgroup, before a barrier without this memory"
         : how == SAME_SIMDGROUP            ? "the same simdgroup"
                                            : "another simdgroup";
     tell(mild ? SPECIFICATION : ERROR, "race", region, e,
@@ -182,7 +189,7 @@ class Checker {
       cell.readers = ONE_THREAD;
     } else if (cell.readers == MANY_GROUPS || last.group != now.group) {
       cell.readers = MANY_GROUPS;
-    } else if (last.epoch != now.epoch) {
+    } else if (last.epoch != now.epoch || last.phase != now.phase) {
       cell.readers = ONE_THREAD;
     } else if ((last.thread - 1u) / LANES != (now.thread - 1u) / LANES) {
       cell.readers = ONE_GROUP;

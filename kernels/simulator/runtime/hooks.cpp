@@ -114,8 +114,8 @@ void* sim_threadgroup_variable(int* slot, size_t bytes, size_t alignment, const 
 }
 
 void sim_undefined(const char* what, Site site) {
-  report(ERROR, "undefined-lane", "", site, 0,
-         format("%s reads a lane that takes no part: its value is undefined", what));
+  report(SPECIFICATION, "undefined-lane", "", site, 0,
+         format("%s reads a lane that takes no part: NaN here, undefined on a GPU", what));
 }
 
 // Older libgccs lack the rounding to bfloat16.

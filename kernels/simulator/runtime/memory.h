@@ -18,7 +18,7 @@ constexpr size_t THREADGROUP_ARENA = 1 << 20;
 constexpr size_t THREADGROUP_GAP = 256;  // between variables
 
 struct Access {
-  uint32_t group, epoch, pc;
+  uint32_t group, epoch, phase, pc;
   uint16_t thread, simdgroup_epoch;  // thread counts from 1; 0 is nobody
 };
 

@@ -44,6 +44,7 @@ struct Launch {
   unsigned threads = 0;      // of the running threadgroup
   uint32_t group = 0;        // the running threadgroup's number, from 1
   uint32_t epochs[2] = {};   // threadgroup barriers so far: [threadgroup memory, device memory]
+  uint32_t phase = 0;        // threadgroup barriers of any kind so far
   bool fenced = false;       // atomic_thread_fence orders device memory between threadgroups
   Fiber* current = nullptr;  // no thread runs when null
 };
