@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from .kernel import Kernel
+from .matmul import matmul
 from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 
 # Contiguous scalar reads, not vector casts: a row-contiguous view keeps its offset, so its data
@@ -188,7 +189,7 @@ def vjp(primals, cotangent: mx.array, output: mx.array) -> tuple[mx.array, ...]:
     x, w, *bias = primals
     rows, (n, k) = prod(x.shape[:-1]), w.shape
     g = cotangent.reshape(rows, n)
-    gradients = ((g @ w).reshape(x.shape), g.T @ x.reshape(rows, k))
+    gradients = (matmul(g, w).reshape(x.shape), matmul(g.T, x.reshape(rows, k)))
     if not bias:
         return gradients
     wide = g.astype(mx.float32) if g.dtype in (mx.float16, mx.bfloat16) else g

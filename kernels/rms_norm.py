@@ -345,7 +345,7 @@ KERNEL = Kernel(
     fallback=fallback,
     vjp=vjp,
     metal=Metal(VARIANTS, problem, choose, launch, outputs=("out", "total")),
-    cpu=None,
+    cpu="rms_norm",
     cases=CASES,
     nmse=NMSE,
     cost=cost,

@@ -7,12 +7,33 @@
 
 #include "pool.h"
 #include "products.h"
+#include "rows.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 #define STRING_OF(x) #x
 #define STRING(x) STRING_OF(x)
+
+namespace {
+
+using Arrays = std::optional<std::vector<mlx::core::array>>;
+
+// One array as itself, several as a tuple.
+nb::object results(const Arrays& arrays) {
+  if (!arrays) {
+    return nb::none();
+  }
+  return arrays->size() == 1 ? nb::cast(arrays->front()) : nb::tuple(nb::cast(*arrays));
+}
+
+// A function of the extension that returns what `results` makes of its arrays.
+template <class... A>
+auto returning(Arrays (*function)(A...)) {
+  return [function](A... arguments) { return results(function(arguments...)); };
+}
+
+}  // namespace
 
 NB_MODULE(_native, m) {
   using namespace torchmlx;
@@ -28,4 +49,8 @@ NB_MODULE(_native, m) {
 
   m.def("linear", &linear, "x"_a, "w"_a, "bias"_a.none() = nb::none());
   m.def("matmul", &matmul, "a"_a, "b"_a);
+  m.def("softmax", &softmax, "x"_a, "axis"_a);
+  m.def("log_softmax", &log_softmax, "x"_a, "axis"_a);
+  m.def("rms_norm", returning(&rms_norm), "x"_a, "w"_a.none() = nb::none(),
+        "residual"_a.none() = nb::none(), nb::kw_only(), "eps"_a, "offset"_a);
 }

@@ -33,9 +33,23 @@ struct Softmax {
   bool logarithm;
 };
 
+// out = h / sqrt(mean(h^2) + eps) * (offset + weight) for rows of n, contiguous. h is x, or with a
+// residual total = x + residual, rounded.
+struct RmsNorm {
+  Type type, weight_type;
+  const void* x;
+  const void* weight;    // may be null
+  const void* residual;  // may be null
+  void* out;
+  void* total;
+  int64_t rows, n;
+  float eps, offset;
+};
+
 // The kernels; each is compiled once for each instruction set.
 #define TORCHMLX_KERNELS(X) \
   X(matmul, Matmul)         \
+  X(rms_norm, RmsNorm)      \
   X(softmax, Softmax)
 
 struct Kernels {

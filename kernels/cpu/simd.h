@@ -171,6 +171,16 @@ INLINE vf load(const T* p, int64_t n) {
 #endif
 }
 
+// The same, followed by `rest`.
+template <class T>
+INLINE vf load_or(const T* p, int64_t n, float rest) {
+  vf value = load(p, n);
+  for (int64_t i = n; i < W; ++i) {
+    value[i] = rest;
+  }
+  return value;
+}
+
 // Writes the first n of W values, n < W.
 template <class T>
 INLINE void store(T* p, vf v, int64_t n) {

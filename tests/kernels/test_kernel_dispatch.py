@@ -1,11 +1,12 @@
 """Which backend serves a call: defaults, overrides from code and environment, the trace."""
 
 import threading
+import warnings
 
 import mlx.core as mx
 import pytest
 
-from torchmlx.kernels import dispatch, registry
+from torchmlx.kernels import dispatch, native, registry
 from torchmlx.kernels.dispatch import OverrideError, trace, use
 from torchmlx.kernels.gemv import linear
 from torchmlx.kernels.recording import record
@@ -28,6 +29,21 @@ def environment(monkeypatch):
     dispatch.environment.cache_clear()
 
 
+@pytest.fixture
+def extension(monkeypatch):
+    """Pretend that the C++ extension cannot be used, for a reason, or leave it as it is."""
+
+    def pretend(reason):
+        if reason:
+            monkeypatch.setattr(native, "obstacle", lambda: reason)
+        dispatch._preferred.cache_clear()
+        native.warn_once.cache_clear()
+
+    yield pretend
+    monkeypatch.undo()
+    dispatch._preferred.cache_clear()
+
+
 def served(function=lambda: softmax(X)):
     with trace() as calls:
         function()
@@ -35,15 +51,35 @@ def served(function=lambda: softmax(X)):
 
 
 @off_mac
-def test_default_without_a_gpu():
-    assert served() == [("softmax", "fallback", "")]
+@pytest.mark.parametrize("reason, backend", [("", "cpu"), ("no compiler", "fallback")])
+def test_default_without_a_gpu(extension, reason, backend):
+    extension(reason)
+    with warnings.catch_warnings(record=True):
+        assert served() == [("softmax", backend, "")]
+    why = "not metal: this machine has no Metal GPU"
+    without = f"; not cpu: {reason}; not cuda: this machine has no CUDA GPU"
     assert registry.backend("softmax") == {
         "kernel": "softmax",
-        "backend": "fallback",
+        "backend": backend,
         "variant": "",
-        "why": "not metal: this machine has no Metal GPU; not cpu: it has no C++ primitive; "
-        "not cuda: this machine has no CUDA GPU",
+        "why": why + (without if reason else ""),
     }
+
+
+def test_one_warning_says_what_is_slow_without_the_extension(extension):
+    extension("no C++ extension is built")
+    with pytest.warns(UserWarning, match="slow on this CPU: no C.* To mend it, install g"):
+        served()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        served()
+        served(lambda: linear(X, X))
+
+
+def test_an_override_to_the_missing_extension(extension):
+    extension("no C++ extension is built")
+    with use("cpu"), pytest.raises(OverrideError, match="cannot serve softmax: no C.. extension"):
+        softmax(X)
 
 
 def test_trace_keeps_order_and_ends():
@@ -111,7 +147,6 @@ def test_environment(environment):
     "variable, value, message",
     [
         ("TORCHMLX_BACKEND", "metall", "TORCHMLX_BACKEND: unknown backend 'metall'; one of metal,"),
-        ("TORCHMLX_BACKEND", "cpu", "cpu cannot serve softmax: it has no C.. primitive"),
         ("TORCHMLX_BACKEND", "fallback:row", "fallback has no variants"),
         ("TORCHMLX_KERNEL_SOFTMACHS", "cpu", "no kernel 'softmachs'; there are: .*softmax"),
         ("TORCHMLX_KERNEL_SOFTMAX", "metal:rows", "its variants are row, looped, split, strided"),

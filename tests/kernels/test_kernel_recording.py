@@ -28,7 +28,7 @@ def plans():
     """(kernel, case, dtype, variant) for every variant that can serve the case."""
     for name in registry.names():
         kernel = registry.get(name)
-        for case in kernel.cases:
+        for case in kernel.cases if kernel.metal else ():
             for dtype in kernel.nmse:
                 problem = kernel.metal.problem(*case.outline(dtype), **case.keywords)
                 for variant in kernel.metal.variants:
