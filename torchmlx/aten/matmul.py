@@ -7,6 +7,7 @@ import numpy as np
 
 from ..core import dtype as dtypes
 from ..core.op import composite, op
+from ..kernels.matmul import matmul as kernel
 from ._calling import host, is_float, torch_name, wide
 
 # at::ScalarType's C++ names, as the matrix products' messages spell them.
@@ -29,7 +30,7 @@ def _same_dtype(a: mx.array, b: mx.array) -> None:
 def product(a: mx.array, b: mx.array) -> mx.array:
     """a @ b of one dtype; integers exactly, which MLX cannot."""
     if is_float(a):
-        return mx.matmul(a, b)
+        return kernel(a, b)
     if a.dtype == mx.bool_:
         raise NotImplementedError("\"addmm_impl_cpu_\" not implemented for 'Bool'")
     return mx.array(np.asarray(np.matmul(host(a), host(b)))).astype(a.dtype)
