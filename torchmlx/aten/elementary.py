@@ -133,13 +133,13 @@ def square(input):
     return input * input
 
 
-@_pair(aliases=("arctan2",))
+@_pair(aliases=("arctan2",), tensors=True)
 def atan2(input, other):
     """The angle of the point (other, input). torch.atan2."""
     return in_float32(mx.arctan2)(input, other)
 
 
-@op(promote="input other", inplace=True)
+@op(promote="input other", inplace=True, tensors=True)
 def hypot(input, other):
     """sqrt(input ** 2 + other ** 2) without overflow. torch.hypot."""
     not_bool(input, "hypot")
@@ -177,20 +177,20 @@ def xlogy(input, other):
     return in_float32(xlogy)(input, other)
 
 
-@op("logaddexp", promote="input other", pointwise=True)
+@op("logaddexp", promote="input other", pointwise=True, tensors=True)
 def _logaddexp(input, other):
     """log(e ** input + e ** other). torch.logaddexp."""
     return in_float32(logaddexp)(input, other)
 
 
-@op(promote="input other", pointwise=True)
+@op(promote="input other", pointwise=True, tensors=True)
 def logaddexp2(input, other):
     """log2(2 ** input + 2 ** other). torch.logaddexp2."""
     two = math.log(2)
     return in_float32(lambda x, y: logaddexp(x * two, y * two) / two)(input, other)
 
 
-@op(promote="input values", inplace=True)
+@op(promote="input values", inplace=True, tensors=True)
 def heaviside(input, values):
     """0 below zero, 1 above, `values` at zero. torch.heaviside."""
     step = mx.where(input == 0, values, (input > 0).astype(input.dtype))
@@ -200,7 +200,7 @@ def heaviside(input, values):
 def _on_host(name: str, function):
     """An operation without an MLX counterpart: NumPy, on evaluated values."""
 
-    @op(name, promote="input other", inplace=True)
+    @op(name, promote="input other", inplace=True, tensors=True)
     def operation(input, other):
         not_bool(input, name)
         return mx.array(np.asarray(function(np.array(input), np.array(other))), dtype=input.dtype)
@@ -212,7 +212,7 @@ _on_host("gcd", np.gcd)
 _on_host("lcm", np.lcm)
 
 
-@op(promote="input other", inplace=True)
+@op(promote="input other", inplace=True, tensors=True)
 def nextafter(input, other):
     """The next representable number from input towards other. torch.nextafter."""
     bits = mx.view(input, BITS[input.itemsize])

@@ -280,7 +280,7 @@ def lerp(input, end, weight):
     return _lerp(input, end, weight)
 
 
-@op(promote="input tensor1 tensor2", inplace=True)
+@op(promote="input tensor1 tensor2", inplace=True, tensors=True)
 def addcmul(input, tensor1, tensor2, *, value=1):
     """input + value * tensor1 * tensor2. torch.addcmul."""
     not_bool(input, "addcmul")
@@ -383,21 +383,21 @@ def _no_complex_order(input, name: str) -> None:
         raise RuntimeError(f"{name} not implemented for complex tensors.")
 
 
-@op(promote="input other", pointwise=True)
+@op(promote="input other", pointwise=True, tensors=True)
 def maximum(input, other):
     """The larger element; NaN if either is. torch.maximum."""
     _no_complex_order(input, "maximum")
     return mx.maximum(input, other)
 
 
-@op(promote="input other", pointwise=True)
+@op(promote="input other", pointwise=True, tensors=True)
 def minimum(input, other):
     """The smaller element; NaN if either is. torch.minimum."""
     _no_complex_order(input, "minimum")
     return mx.minimum(input, other)
 
 
-@op(promote="input other", pointwise=True)
+@op(promote="input other", pointwise=True, tensors=True)
 def fmax(input, other):
     """The larger element, the other one where one is NaN. torch.fmax."""
     _no_complex_order(input, "fmax")
@@ -408,7 +408,7 @@ def fmax(input, other):
     )
 
 
-@op(promote="input other", pointwise=True)
+@op(promote="input other", pointwise=True, tensors=True)
 def fmin(input, other):
     """The smaller element, the other one where one is NaN. torch.fmin."""
     _no_complex_order(input, "fmin")

@@ -46,11 +46,10 @@ class Rule:
 
     promote: tuple[tuple[int, str], ...] = ()  # (position, name) of the promoted arguments
     to_float: bool = False  # integers become the default floating dtype
-    opmath: bool = (
-        False  # Python scalars meet half-precision tensors in float32, as in torch's CPU kernels
-    )
+    opmath: bool = False  # a scalar second operand meets half precision in float32
     float8: bool = False  # reads float8 storage itself
     pointwise: bool = False  # the result keeps its operands' order of dimensions
+    tensors: bool = False  # the promoted arguments are Tensors, never numbers
 
 
 def op(
@@ -62,6 +61,7 @@ def op(
     opmath: bool = False,
     float8: bool = False,
     pointwise: bool | None = None,  # by default what has an in-place variant
+    tensors: bool = False,
     inplace: bool = False,
     aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable], Callable[..., Any]]:
@@ -73,7 +73,7 @@ def op(
         parameters = list(inspect.signature(function).parameters)
         rule = Rule(
             tuple((parameters.index(p), p) for p in promote.split()),
-            to_float, opmath, float8, inplace if pointwise is None else pointwise,
+            to_float, opmath, float8, inplace if pointwise is None else pointwise, tensors,
         )  # fmt: skip
         own = name or function.__name__
         call = _callable(function, rule, own)
@@ -139,6 +139,8 @@ def apply(function, rule: Rule, name: str, args, kwargs):
         else:
             result = function(*arrays, **kwargs)
     except ValueError as error:
+        if "Not supported for complex64" in str(error):
+            raise NotImplementedError(f"\"{name}\" not implemented for 'ComplexFloat'") from None
         if "broadcast" not in str(error):
             raise
         layout.broadcast_shapes(*(t.shape for t in tensors))  # raises torch's error
@@ -244,6 +246,8 @@ def _promote(rule: Rule, name: str, args, kwargs, tensors: list[Tensor]):
                 array = array.astype(common.mx)
             storage = mx.float32 if wide else common.mx
             value = array if array.dtype == storage else array.astype(storage)
+        elif rule.tensors:
+            raise TypeError(f"{name}(): arguments must be Tensor, not {type(value).__name__}")
         else:
             value = _scalar(value, common, mx.float32 if wide else common.mx)
         if isinstance(key, int):
