@@ -48,7 +48,8 @@ def simulate(
         `mx.fast.metal_kernel`. The others, up to `init_value`, are those of the call.
     mode: "checked" looks for faults, "fast" only computes.
     seed: 0 runs threadgroups, simdgroups and lanes in order; others permute them.
-    traffic: count memory traffic (slow, as a checked run).
+    traffic: count memory traffic, as slow as a checked run, which then leaves out arithmetic,
+        alignment and private arrays.
     include: folders for `#include "..."`; function_constants: values by number. MLX's own kernels
         need both, ours neither.
     syntax: reject what Apple's compiler rejects, as `check_syntax`, before the run.

@@ -18,6 +18,7 @@ from . import compiler
 from .program import program
 
 _ERROR = re.compile(r"^(.*?):(\d+):\d+: (?:fatal )?error: (.*)$")
+_NOTE = re.compile(r"^([^:]*kernel\.metal):(\d+):\d+: note: ")
 _COPY = re.compile(r"implicit (?:copy|move) (?:constructor|assignment operator)\) not viable: .*")
 _PLACE = re.compile(r"(?:([^\s<>,:]+):(\d+):\d+|\b(col):\d+)")
 _CAST = re.compile(r"CastExpr .*?> ('[^']*'(?::'[^']*')?)(.*?) <(\w+)>(.*)")
@@ -69,6 +70,10 @@ def _rejected(stderr: str) -> Iterator[str]:
         if any((match := _COPY.search(note)) and "address space" in match[0] for note in notes):
             continue
         file, line, message = _ERROR.match(first).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        if str(compiler.INCLUDE) in file:
+            # Where the kernel used what is wrong in our headers.
+            used = next((m for m in map(_NOTE.match, notes) if m), None)
+            file, line = used.groups() if used else (file, line)
         yield f"{_where(file)}line {line}: {_PLAIN.get(message, message)}"
 
 

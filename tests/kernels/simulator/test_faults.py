@@ -149,8 +149,8 @@ FAULTS = [
     small("lanes exchange without a barrier", "threadgroup float s[32];\n"
           "uint lane = thread_index_in_simdgroup;\ns[lane] = x[i];\ny[i] = s[31 - lane];",
           "race", "y[i] =", severity=SPECIFICATION, variable="s", shape=(32,)),
-    small("write to an input", "((device float*)x)[i] = 1;\ny[i] = 0;", "read-only", "device float*",
-          variable="x"),
+    small("write to an input", "((device float*)x)[i] = 1;\ny[i] = 0;", "read-only",
+          "device float*", variable="x"),
     small("33 KiB of threadgroup memory", "threadgroup float big[9000];\n"
           "big[thread_index_in_threadgroup] = 1;\ny[i] = big[thread_index_in_threadgroup];",
           "threadgroup-memory", "", variable="big"),
