@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "heads.h"
 #include "pool.h"
 #include "products.h"
 #include "rows.h"
@@ -49,6 +50,9 @@ NB_MODULE(_native, m) {
 
   m.def("linear", &linear, "x"_a, "w"_a, "bias"_a.none() = nb::none());
   m.def("matmul", &matmul, "a"_a, "b"_a);
+  m.def("attention", &attention, "q"_a, "k"_a, "v"_a, "mask"_a.none() = nb::none(),
+        "lengths"_a.none() = nb::none(), "gate"_a.none() = nb::none(), nb::kw_only(), "causal"_a,
+        "window"_a.none(), "scale"_a);
   m.def("softmax", &softmax, "x"_a, "axis"_a);
   m.def("log_softmax", &log_softmax, "x"_a, "axis"_a);
   m.def("rms_norm", returning(&rms_norm), "x"_a, "w"_a.none() = nb::none(),

@@ -1,21 +1,9 @@
 // Matrix products: packed strips and register tiles; few rows go to gemv.h.
 #include "gemv.h"
-#include "pack.h"
+#include "tile.h"
 
 namespace torchmlx::ISA {
 namespace {
-
-// A tile of ROWS x COLUMNS sums fills the registers, but for b's vectors and one of a.
-#if defined(__AVX512F__)
-constexpr int ROWS = 14, VECTORS = 2;  // 32 registers
-#elif defined(__aarch64__)
-constexpr int ROWS = 8, VECTORS = 3;  // 32 registers
-#elif defined(__AVX2__)
-constexpr int ROWS = 6, VECTORS = 2;  // 16 registers
-#else
-constexpr int ROWS = 4, VECTORS = 2;  // 16 registers
-#endif
-constexpr int COLUMNS = VECTORS * W;
 
 // Steps of k in a block: its strips of b stay in the second-level cache, one strip of a in the
 // first (14 x 512 words are 28 KiB).
@@ -33,51 +21,6 @@ constexpr int64_t TASK_ROWS = 32 * ROWS;
 // Multiply-adds below which threads cost more than they bring.
 constexpr int64_t SMALL = 1 << 16;
 
-
-template <class Words, int R>
-void tile(int64_t steps, const uint32_t* a, const uint32_t* b, float* sums, int64_t row,
-          bool resume) {
-  vf sum[R][VECTORS];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) {
-      sum[r][v] = resume ? load(sums + r * row + v * W) : vf{};
-    }
-  }
-  for (int64_t step = 0; step < steps; ++step, a += R, b += COLUMNS) {
-    vf column[VECTORS];
-#pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) {
-      column[v] = read<vf>(b + v * W);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) {
-        sum[r][v] = Words::multiply(sum[r][v], Words::spread(a[r]), column[v]);
-      }
-    }
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) {
-      store(sums + r * row + v * W, sum[r][v]);
-    }
-  }
-}
-
-using Tile = void (*)(int64_t, const uint32_t*, const uint32_t*, float*, int64_t, bool);
-
-template <class Words, int R = ROWS>
-Tile tile_of(int64_t rows) {
-  if constexpr (R == 1) {
-    return tile<Words, 1>;
-  } else {
-    return rows == R ? tile<Words, R> : tile_of<Words, R - 1>(rows);
-  }
-}
 
 // Rounds sums[rows][columns] plus bias to out.
 template <class T>

@@ -1,0 +1,462 @@
+// Attention in blocks of queries and keys; scores, softmax and weighted sum in float32.
+//
+// A unit of work is some queries that share keys, and a segment of those keys: the queries of one
+// head, or, for one token, the heads that share keys. It keeps for each query the largest score, the
+// sum of exponentials and the weighted sum so far. Few queries read keys and values as they lie in
+// memory; many pack them for register tiles.
+#include "gemv.h"
+#include "math.h"
+#include "tile.h"
+
+namespace torchmlx::ISA {
+namespace {
+
+// Queries of a unit, so that packing keys and values costs a small part of using them.
+constexpr int64_t QUERIES = 16 * ROWS;
+
+// Keys of a block, whole strips of a tile: their scores stay in the first-level cache.
+constexpr int64_t KEYS = 64 / COLUMNS * COLUMNS;
+
+// Keys of a segment at least, where the units alone do not keep all threads busy.
+constexpr int64_t SEGMENT = 256;
+
+// Queries up to which reading keys takes longer than multiplying.
+constexpr int64_t FEW_QUERIES = 8;
+
+constexpr float LOWEST = -__builtin_inff();
+
+enum { QUERY, KEY, VALUE, SCORES, WEIGHTS, WIDE, PARTS };
+
+INLINE int64_t padded(int64_t columns) { return divide_up(columns, COLUMNS) * COLUMNS; }
+
+// Queries of a unit: the i-th is at q + i * row; its position is `position`, plus i where they are
+// one head's.
+template <class T>
+struct Queries {
+  const T* q;
+  int64_t row, count, position, positions_step;
+  const T* k;
+  const T* v;
+  const char* mask;  // of the first query; null without one
+  int64_t mask_row;
+  int64_t at;  // of the first query's result, and of its gate, in rows
+};
+
+// What a segment of keys gave: largest score, sum of exponentials, and weighted sums of `row`.
+struct Part {
+  float* largest;
+  float* sum;
+  float* out;
+};
+
+template <class T, class Words>
+class Unit {
+ public:
+  Unit(const Attention& p, const Queries<T>& u, Part part)
+      : p_(p), u_(u), part_(part), row_(padded(p.values)) {}
+
+  // Sees the keys of [begin, end) that some query may see.
+  void attend(int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < u_.count; ++i) {
+      part_.largest[i] = LOWEST;
+      part_.sum[i] = 0.0f;
+    }
+    memset(part_.out, 0, 4 * u_.count * row_);
+    scores_ = static_cast<float*>(scratch(SCORES, 4 * u_.count * KEYS));
+    if (u_.count <= FEW_QUERIES) {
+      keep_queries();
+    } else {
+      pack_queries();
+    }
+    for (int64_t key = begin; key < end; key += KEYS) {
+      int64_t keys = min(KEYS, end - key);
+      if (u_.count <= FEW_QUERIES) {
+        few_scores(key, keys);
+        weigh(key, keys);
+        few_sums(key, keys);
+      } else {
+        tile_scores(key, keys);
+        weigh(key, keys);
+        tile_sums(key, keys);
+      }
+    }
+  }
+
+ private:
+  using Kept = typename Words::template Kept<T>;
+
+  const T* key_at(int64_t key) const { return u_.k + key * p_.k_strides[2]; }
+  const T* value_at(int64_t key) const { return u_.v + key * p_.v_strides[2]; }
+
+  void keep_queries() {
+    if constexpr (sizeof(Kept) == sizeof(T)) {
+      kept_ = u_.q;
+      kept_row_ = u_.row;
+    } else {
+      float* wide = static_cast<float*>(scratch(QUERY, 4 * u_.count * p_.d));
+      for (int64_t i = 0; i < u_.count; ++i) {
+        for (int64_t j = 0; j < p_.d; ++j) {
+          wide[i * p_.d + j] = to_float(u_.q[i * u_.row + j]);
+        }
+      }
+      kept_ = wide;
+      kept_row_ = p_.d;
+    }
+  }
+
+  template <int R>
+  void some_scores(int64_t query, int64_t key, int64_t keys) {
+    const Kept* q = kept_ + query * kept_row_;
+    int64_t j = 0;
+    for (; j + GROUP <= keys; j += GROUP) {
+      float result[R][GROUP];
+      dots<T, Words>(p_.d, q, kept_row_, key_at(key + j), p_.k_strides[2], result);
+      for (int r = 0; r < R; ++r) {
+        memcpy(scores_ + (query + r) * KEYS + j, result[r], sizeof(result[r]));
+      }
+    }
+    for (; j < keys; ++j) {
+      float result[R][1];
+      dots<T, Words>(p_.d, q, kept_row_, key_at(key + j), p_.k_strides[2], result);
+      for (int r = 0; r < R; ++r) {
+        scores_[(query + r) * KEYS + j] = result[r][0];
+      }
+    }
+  }
+
+  void few_scores(int64_t key, int64_t keys) {
+    int64_t query = 0;
+    for (; query + 4 <= u_.count; query += 4) {
+      some_scores<4>(query, key, keys);
+    }
+    for (; query < u_.count; ++query) {
+      some_scores<1>(query, key, keys);
+    }
+  }
+
+  // Adds R queries' weighted values of VECTORS * W columns.
+  template <int R, int V>
+  void some_sums(int64_t query, int64_t key, int64_t keys, int64_t column) {
+    float* out = part_.out + query * row_ + column;
+    vf sum[R][V];
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < V; ++v) {
+        sum[r][v] = load(out + r * row_ + v * W);
+      }
+    }
+    for (int64_t j = 0; j < keys; ++j) {
+      const T* value = value_at(key + j) + column;
+      for (int v = 0; v < V; ++v) {
+        int64_t left = p_.values - column - v * W;
+        vf here = V > 1 || left >= W ? load(value + v * W) : load(value, left);
+        for (int r = 0; r < R; ++r) {
+          sum[r][v] += splat(scores_[(query + r) * KEYS + j]) * here;
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < V; ++v) {
+        store(out + r * row_ + v * W, sum[r][v]);
+      }
+    }
+  }
+
+  template <int R>
+  void some_queries_sums(int64_t query, int64_t key, int64_t keys) {
+    int64_t column = 0;
+    for (; column + 4 * W <= p_.values; column += 4 * W) {
+      some_sums<R, 4>(query, key, keys, column);
+    }
+    for (; column < p_.values; column += W) {
+      some_sums<R, 1>(query, key, keys, column);
+    }
+  }
+
+  void few_sums(int64_t key, int64_t keys) {
+    int64_t query = 0;
+    for (; query + 4 <= u_.count; query += 4) {
+      some_queries_sums<4>(query, key, keys);
+    }
+    for (; query < u_.count; ++query) {
+      some_queries_sums<1>(query, key, keys);
+    }
+  }
+
+  int64_t strips() const { return divide_up(u_.count, ROWS); }
+  int64_t first(int64_t strip) const { return u_.count * strip / strips(); }
+
+  void pack_queries() {
+    int64_t steps = divide_up(p_.d, Words::VALUES);
+    packed_ = static_cast<uint32_t*>(scratch(QUERY, 4 * u_.count * steps));
+    for (int64_t s = 0; s < strips(); ++s) {
+      int64_t height = first(s + 1) - first(s);
+      pack<Words>(packed_ + first(s) * steps, static_cast<int>(height), height,
+                  u_.q + first(s) * u_.row, u_.row, 1, p_.d);
+    }
+  }
+
+  void tile_scores(int64_t key, int64_t keys) {
+    int64_t steps = divide_up(p_.d, Words::VALUES);
+    auto* packed = static_cast<uint32_t*>(scratch(KEY, 4 * KEYS * steps));
+    for (int64_t j = 0; j < keys; j += COLUMNS) {
+      pack<Words>(packed + j * steps, COLUMNS, min(COLUMNS, keys - j), key_at(key + j),
+                  p_.k_strides[2], 1, p_.d);
+    }
+    for (int64_t s = 0; s < strips(); ++s) {
+      Tile multiply = tile_of<Words>(first(s + 1) - first(s));
+      for (int64_t j = 0; j < keys; j += COLUMNS) {
+        multiply(steps, packed_ + first(s) * steps, packed + j * steps,
+                 scores_ + first(s) * KEYS + j, KEYS, false);
+      }
+    }
+  }
+
+  void tile_sums(int64_t key, int64_t keys) {
+    auto* packed = static_cast<uint32_t*>(scratch(VALUE, 4 * KEYS * row_));
+    for (int64_t column = 0; column < p_.values; column += COLUMNS) {
+      pack<Floats>(packed + column * keys, COLUMNS, min(COLUMNS, p_.values - column),
+                   value_at(key) + column, 1, p_.v_strides[2], keys);
+    }
+    auto* weights = static_cast<uint32_t*>(scratch(WEIGHTS, 4 * ROWS * KEYS));
+    for (int64_t s = 0; s < strips(); ++s) {
+      int64_t height = first(s + 1) - first(s);
+      pack<Floats>(weights, static_cast<int>(height), height, scores_ + first(s) * KEYS, KEYS, 1,
+                   keys);
+      Tile multiply = tile_of<Floats>(height);
+      for (int64_t column = 0; column < p_.values; column += COLUMNS) {
+        multiply(keys, weights, packed + column * keys, part_.out + first(s) * row_ + column, row_,
+                 true);
+      }
+    }
+  }
+
+  // Turns a block of scores into weights relative to each query's largest score so far.
+  void weigh(int64_t key, int64_t keys) {
+    for (int64_t i = 0; i < u_.count; ++i) {
+      float* scores = scores_ + i * KEYS;
+      for (int64_t j = 0; j < keys; ++j) {
+        scores[j] *= p_.scale;
+      }
+      apply_mask(i, key, keys, scores);
+      hide(u_.position + i * u_.positions_step, key, keys, scores);
+      for (int64_t j = keys; j % W; ++j) {
+        scores[j] = LOWEST;
+      }
+      vf top = splat(part_.largest[i]);
+      for (int64_t j = 0; j < keys; j += W) {
+        top = larger(load(scores + j), top);
+      }
+      float most = largest(top), shift = most == LOWEST ? 0.0f : most;
+      float factor = exponential(splat(part_.largest[i] - shift))[0];
+      vf total = {};
+      for (int64_t j = 0; j < keys; j += W) {
+        vf weight = exponential(load(scores + j) - shift);
+        store(scores + j, weight);
+        total += weight;
+      }
+      part_.largest[i] = most;
+      part_.sum[i] = part_.sum[i] * factor + sum(total);
+      if (factor != 1.0f) {
+        for (int64_t c = 0; c < row_; c += W) {
+          store(part_.out + i * row_ + c, load(part_.out + i * row_ + c) * factor);
+        }
+      }
+    }
+  }
+
+  void apply_mask(int64_t query, int64_t key, int64_t keys, float* scores) const {
+    if (!u_.mask) {
+      return;
+    }
+    int64_t step = p_.mask_strides[3], start = query * u_.mask_row + key * step;
+    if (p_.boolean) {
+      for (int64_t j = 0; j < keys; ++j) {
+        scores[j] = u_.mask[start + j * step] ? scores[j] : LOWEST;
+      }
+      return;
+    }
+    with_type(p_.mask_type, [&](auto zero) {
+      auto* mask = reinterpret_cast<const decltype(zero)*>(u_.mask) + start;
+      for (int64_t j = 0; j < keys; ++j) {
+        scores[j] += to_float(mask[j * step]);
+      }
+    });
+  }
+
+  // Keys after the query's position, and those before its window.
+  void hide(int64_t position, int64_t key, int64_t keys, float* scores) const {
+    int64_t begin = p_.window ? max(0, position - p_.window + 1 - key) : 0;
+    int64_t end = p_.causal ? min(keys, position + 1 - key) : keys;
+    for (int64_t j = 0; j < min(begin, keys); ++j) {
+      scores[j] = LOWEST;
+    }
+    for (int64_t j = max(end, 0); j < keys; ++j) {
+      scores[j] = LOWEST;
+    }
+  }
+
+  const Attention& p_;
+  const Queries<T>& u_;
+  Part part_;
+  int64_t row_;
+  float* scores_ = nullptr;
+  const Kept* kept_ = nullptr;
+  int64_t kept_row_ = 0;
+  uint32_t* packed_ = nullptr;
+};
+
+template <class T, class Words>
+class Plan {
+ public:
+  explicit Plan(const Attention& p) : p_(p), row_(padded(p.values)) {
+    token_ = p.queries == 1;
+    heads_ = token_ ? p.kv_heads : p.heads;
+    rows_ = token_ ? p.heads / p.kv_heads : p.queries;
+    // Blocks of nearly equal height, tall enough for tiles.
+    blocks_ = divide_up(rows_, QUERIES);
+    units_ = p.batch * heads_ * blocks_;
+    segments_ = 1;
+    if (units_ < 3 * threads()) {
+      segments_ = max(1, min(p.keys / SEGMENT, divide_up(4 * threads(), units_)));
+    }
+    height_ = divide_up(rows_, blocks_);
+    // A query's largest score and sum beside its weighted sums.
+    size_ = height_ * (row_ + 2);
+  }
+
+  void run() {
+    // Shared by all threads where segments meet, one for each thread otherwise.
+    float* shared = segments_ == 1 ? nullptr
+                                   : static_cast<float*>(
+                                         scratch(PARTS, 4 * units_ * segments_ * size_));
+    parallel(units_ * segments_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t unit = i / segments_, segment = i % segments_;
+        float* memory = shared ? shared + i * size_ : static_cast<float*>(scratch(PARTS, 4 * size_));
+        attend(unit, segment, part(memory));
+        if (!shared) {
+          finish(unit, memory);
+        }
+      }
+    });
+    for (int64_t unit = 0; shared && unit < units_; ++unit) {
+      merge(shared + unit * segments_ * size_);
+      finish(unit, shared + unit * segments_ * size_);
+    }
+  }
+
+ private:
+  Part part(float* memory) const {
+    return {memory, memory + height_, memory + 2 * height_};
+  }
+
+  int64_t valid(int64_t unit) const {
+    int64_t batch = unit / blocks_ / heads_;
+    return p_.lengths ? max(0, min(p_.lengths[batch], p_.keys)) : p_.keys;
+  }
+
+  Queries<T> queries(int64_t unit) const {
+    int64_t block = unit % blocks_, head = unit / blocks_ % heads_, batch = unit / blocks_ / heads_;
+    int64_t groups = p_.heads / p_.kv_heads;
+    int64_t kv_head = token_ ? head : head / groups, q_head = token_ ? head * groups : head;
+    int64_t first = rows_ * block / blocks_, count = rows_ * (block + 1) / blocks_ - first;
+    int row = token_ ? 1 : 2;
+    int64_t offset = p_.lengths ? valid(unit) - p_.queries : 0;
+    int64_t item = p_.boolean ? 1 : p_.mask_type == Type::f32 ? 4 : 2;
+    int64_t mask = batch * p_.mask_strides[0] + q_head * p_.mask_strides[1];
+    return {
+        .q = static_cast<const T*>(p_.q) + batch * p_.q_strides[0] + q_head * p_.q_strides[1] +
+             first * p_.q_strides[row],
+        .row = p_.q_strides[row],
+        .count = count,
+        .position = offset + (token_ ? 0 : first),
+        .positions_step = token_ ? 0 : 1,
+        .k = static_cast<const T*>(p_.k) + batch * p_.k_strides[0] + kv_head * p_.k_strides[1],
+        .v = static_cast<const T*>(p_.v) + batch * p_.v_strides[0] + kv_head * p_.v_strides[1],
+        .mask = p_.mask ? static_cast<const char*>(p_.mask) +
+                              item * (mask + first * p_.mask_strides[row])
+                        : nullptr,
+        .mask_row = p_.mask_strides[row],
+        .at = (batch * p_.heads + q_head) * p_.queries + first,
+    };
+  }
+
+  void attend(int64_t unit, int64_t segment, Part part) {
+    Queries<T> u = queries(unit);
+    int64_t last = u.position + (u.count - 1) * u.positions_step;
+    int64_t begin = p_.window ? max(0, u.position - p_.window + 1) : 0, end = valid(unit);
+    end = p_.causal ? min(end, last + 1) : end;
+    int64_t keys = max(0, end - begin);
+    int64_t from = begin + keys * segment / segments_, to = begin + keys * (segment + 1) / segments_;
+    Unit<T, Words>(p_, u, part).attend(from, to);
+  }
+
+  // The parts of a unit's segments into the first.
+  void merge(float* memory) {
+    Part first = part(memory);
+    for (int64_t s = 1; s < segments_; ++s) {
+      Part other = part(memory + s * size_);
+      for (int64_t i = 0; i < height_; ++i) {
+        float most = first.largest[i] > other.largest[i] ? first.largest[i] : other.largest[i];
+        float shift = most == LOWEST ? 0.0f : most;
+        float a = exponential(splat(first.largest[i] - shift))[0];
+        float b = exponential(splat(other.largest[i] - shift))[0];
+        first.largest[i] = most;
+        first.sum[i] = first.sum[i] * a + other.sum[i] * b;
+        for (int64_t c = i * row_; c < (i + 1) * row_; c += W) {
+          store(first.out + c, load(first.out + c) * a + load(other.out + c) * b);
+        }
+      }
+    }
+  }
+
+  // A query that may see nothing, or only NaN, gives 0.
+  void finish(int64_t unit, float* memory) const {
+    Part part = this->part(memory);
+    Queries<T> u = queries(unit);
+    for (int64_t i = 0; i < u.count; ++i) {
+      T* out = static_cast<T*>(p_.out) + (u.at + i) * p_.values;
+      auto* gate = p_.gate ? static_cast<const T*>(p_.gate) + (u.at + i) * p_.values : nullptr;
+      bool alive = part.largest[i] > LOWEST;
+      float factor = 1.0f / part.sum[i];
+      for (int64_t c = 0; c < p_.values; c += W) {
+        int64_t left = p_.values - c;
+        vf value = alive ? load(part.out + i * row_ + c) * factor : vf{};
+        if (gate) {
+          vf open = left >= W ? load(gate + c) : load(gate + c, left);
+          value = value / (1.0f + exponential(-open));
+        }
+        if (left >= W) {
+          store(out + c, value);
+        } else {
+          store(out + c, value, left);
+        }
+      }
+    }
+  }
+
+  const Attention& p_;
+  int64_t row_;
+  bool token_;
+  int64_t heads_, rows_, blocks_, units_, segments_, height_, size_;
+};
+
+}  // namespace
+
+void attention(const Attention& p) {
+  if (p.batch * p.heads * p.queries * p.values == 0) {
+    return;
+  }
+  with_type(p.type, [&](auto zero) {
+    using T = decltype(zero);
+#if defined(__AVX512BF16__)
+    if constexpr (is_bfloat<T>) {
+      Plan<T, Pairs>(p).run();
+      return;
+    }
+#endif
+    Plan<T, Floats>(p).run();
+  });
+}
+
+}  // namespace torchmlx::ISA
