@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,7 @@ class Rule:
     float8: bool = False  # reads float8 storage itself
     pointwise: bool = False  # the result keeps its operands' order of dimensions
     tensors: bool = False  # the promoted arguments are Tensors, never numbers
+    fits: bool = False  # numbers must fit the common dtype; elsewhere integers wrap around
 
 
 def op(
@@ -62,6 +64,7 @@ def op(
     float8: bool = False,
     pointwise: bool | None = None,  # by default what has an in-place variant
     tensors: bool = False,
+    fits: bool = False,
     inplace: bool = False,
     aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable], Callable[..., Any]]:
@@ -73,7 +76,7 @@ def op(
         parameters = list(inspect.signature(function).parameters)
         rule = Rule(
             tuple((parameters.index(p), p) for p in promote.split()),
-            to_float, opmath, float8, inplace if pointwise is None else pointwise, tensors,
+            to_float, opmath, float8, inplace if pointwise is None else pointwise, tensors, fits,
         )  # fmt: skip
         own = name or function.__name__
         call = _callable(function, rule, own)
@@ -248,6 +251,8 @@ def _promote(rule: Rule, name: str, args, kwargs, tensors: list[Tensor]):
             value = array if array.dtype == storage else array.astype(storage)
         elif rule.tensors:
             raise TypeError(f"{name}(): arguments must be Tensor, not {type(value).__name__}")
+        elif rule.fits:
+            value = checked_number(value, common)
         else:
             value = _scalar(value, common, mx.float32 if wide else common.mx)
         if isinstance(key, int):
@@ -265,11 +270,13 @@ def _scalar(value, common: dtype, storage: mx.Dtype) -> mx.array:
 
 def checked_number(value, target: dtype) -> mx.array:
     """A Python number as a 0-d array of `target`, or torch's error where it does not fit."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if target is dtypes.bool_:
         return mx.array(value != 0)
     if target.category == dtypes.INTEGER and not isinstance(value, complex):
         limits = dtypes.iinfo(target)
-        low = limits.min if target.is_signed else -limits.max
+        low = -limits.max if isinstance(value, int) and not target.is_signed else limits.min
         if value != value or not low <= value <= limits.max:
             raise RuntimeError(
                 f"value cannot be converted to type {_C_NAMES[target.name]} without overflow"
@@ -282,12 +289,22 @@ def checked_number(value, target: dtype) -> mx.array:
                 "without overflow"
             )
         return checked_number(value.real, target)
+    elif (
+        target.category == dtypes.FLOAT
+        and not target.opaque
+        and dtypes.finfo(target).max < abs(value) < math.inf
+    ):
+        raise RuntimeError(
+            f"value cannot be converted to type {_C_NAMES[target.name]} without overflow"
+        )
     if target.opaque:
         return float8.encode(mx.array(value, mx.float32), target)
     return mx.array(value, target.mx)
 
 
-_C_NAMES = {f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)}
+_C_NAMES = {f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)} | {
+    "float16": "at::Half", "bfloat16": "c10::BFloat16", "float32": "float", "float64": "double",
+}  # fmt: skip
 
 
 def _fit(value, target: dtype):
