@@ -1,6 +1,8 @@
 """`torchmlx kernels`: our kernels and what serves them on this machine."""
 
 import argparse
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..errors import InputError
 from . import terminal
@@ -23,6 +25,41 @@ def add(commands) -> None:
     )
     listing.add_argument("--json", action="store_true", help="a JSON list on stdout")
     listing.set_defaults(run=run_list)
+    _add_runner(
+        actions,
+        "check",
+        "run the kernels' cases and compare with float64",
+        "Runs every case of the kernels on this machine's device (on a Mac: the GPU) and compares\n"
+        "with a float64 reference: error, GB/s, and the fraction of a measured copy. This is how\n"
+        "to prove our kernels on your chip. With --simulate it runs their Metal code on the CPU\n"
+        "and looks for races, accesses out of bounds and the like. Exit code 1 if a case fails.",
+        run_check,
+    )
+    _add_runner(
+        actions,
+        "bench",
+        "time the kernels, or count their memory traffic",
+        "Times every case of the kernels on this machine's device. With --simulate it counts what\n"
+        "their Metal code asks of memory, a measure that no hardware enters: bytes requested and\n"
+        "bytes through a cache model (LRU, lines of 128 bytes, 4 MiB) over the minimum, and the\n"
+        "share of coalesced loads.",
+        run_bench,
+    )
+
+
+def _add_runner(
+    actions, name: str, help: str, description: str, run: Callable[[argparse.Namespace], int]
+) -> None:
+    parser = actions.add_parser(name, help=help, description=description)
+    parser.add_argument("names", metavar="NAME", nargs="*", help="kernels; default: all")
+    parser.add_argument(
+        "--simulate", action="store_true", help="in the simulator; needs clang, no GPU"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also cases that take the simulator over ten seconds"
+    )
+    parser.add_argument("--json", action="store_true", help="a JSON list on stdout")
+    parser.set_defaults(run=run)
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -52,3 +89,102 @@ def print_kernels(found: list[dict]) -> None:
         for row in found
     ]
     terminal.print_table(("kernel", "served by", "Metal variants", "because"), rows)
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Print a row a case; 1 if one fails."""
+    rows = list(_rows(args, _check_one(args.simulate)))
+    if args.json:
+        terminal.print_json(rows)
+    else:
+        print_checks(rows, args.simulate)
+    return 1 if any(row["fault"] or row.get("reports") for row in rows) else 0
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Print a row a case."""
+    if args.simulate:
+        from ..kernels.simulator import report
+
+        rows = list(_rows(args, report.traffic))
+    else:
+        rows = list(_rows(args, _check_one(False)))
+    if args.json:
+        terminal.print_json(rows)
+    elif args.simulate:
+        print_traffic(rows)
+    else:
+        print_checks(rows, False)
+    return 0
+
+
+def _check_one(simulate: bool) -> Callable[..., dict[str, Any]]:
+    if simulate:
+        from ..kernels.simulator import report
+
+        return report.check
+    from ..kernels import measure
+
+    return measure.check
+
+
+def _rows(args: argparse.Namespace, run: Callable[..., dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row of `run` for each case; InputError for an unknown kernel or a missing compiler."""
+    from ..kernels.dispatch import OverrideError
+    from ..kernels.simulator import NoClang, find_clang, report
+
+    try:
+        if args.simulate:
+            find_clang()
+        picked = list(report.cases(args.names))
+    except (KeyError, NoClang) as error:
+        raise InputError(str(error.args[0])) from error
+    for kernel, case, dtype, _ in picked:
+        if args.simulate and not args.all and report.work(kernel, case, dtype) > report.LARGE:
+            continue
+        with terminal.status(f"{kernel.name} {case.label} {dtype}"):
+            try:
+                yield run(kernel, case, dtype)
+            except OverrideError as error:
+                raise InputError(str(error)) from error
+
+
+def print_checks(rows: list[dict[str, Any]], simulate: bool) -> None:
+    """Pass or fail and the error; the simulator's mode and reports, or the device's speed."""
+    columns = ("kernel", "case", "dtype", "verdict", "nmse", "allowed")
+    more = ("mode",) if simulate else ("backend", "ms", "GB/s", "of a copy")
+    lines = []
+    for row in rows:
+        passed = not row["fault"] and not row.get("reports")
+        common = (row["kernel"], row["case"], row["dtype"], "pass" if passed else "FAIL")
+        error = (f"{row['nmse']:.1e}", f"{row['limit']:.1e}")
+        lines.append((*common, *error, *((row["mode"],) if simulate else _speed(row))))
+    terminal.print_table((*columns, *more), lines)
+    for row in rows:
+        for fault in [*([row["fault"]] if row["fault"] else []), *row.get("reports", [])]:
+            print(f"{row['kernel']} {row['case']} {row['dtype']}: {fault}")
+    failed = sum(line[3] == "FAIL" for line in lines)
+    print(f"{len(rows) - failed} of {len(rows)} cases pass")
+
+
+def _speed(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    served = ":".join(part for part in (row["backend"], row["variant"]) if part)
+    bandwidth = f"{row['bandwidth'] / 1e9:.1f}"
+    return served, f"{row['seconds'] * 1e3:.3f}", bandwidth, f"{row['of_copy']:.0%}"
+
+
+def print_traffic(rows: list[dict[str, Any]]) -> None:
+    """The traffic counters as a table."""
+    columns = ("kernel", "case", "dtype", "minimum", "requested", "cached", "coalesced")
+    more = ("threadgroups", "threads", "barriers", "loads", "phases")
+    lines = [
+        (
+            *(row["kernel"], row["case"], row["dtype"], f"{row['minimum']:,}"),
+            *(f"{row['requested_ratio']:.2f}", f"{row['cached_ratio']:.2f}"),
+            f"{row['coalesced']:.0%}",
+            *(f"{row[name]:,}" for name in ("threadgroups", "threads", "barriers")),
+            *(f"{row[name]:,}" for name in ("most_loads", "most_phases")),
+        )
+        for row in rows
+    ]
+    terminal.print_table((*columns, *more), lines)

@@ -15,12 +15,8 @@ from torchmlx.kernels.accuracy import bound, judge, to_numpy
 from torchmlx.kernels.dispatch import use
 from torchmlx.kernels.recording import record
 from torchmlx.kernels.simulator import check_syntax, compiler, program, simulated
+from torchmlx.kernels.simulator.report import LARGE, SMALL, work
 from torchmlx.kernels.spec import FALLBACK
-
-# What a checked run can do in about a second: bytes, and quarters of flops.
-SMALL = 400_000
-# A fast run of this takes some seconds; larger ones are for `make test-full`.
-LARGE = 12_000_000
 
 # Kernel -> what it may do outside the specification, and why; see the kernel's file.
 EXPLAINED: dict[str, set[str]] = {}
@@ -38,21 +34,16 @@ def cases():
                 yield kernel, case, dtype, j == i % len(served)
 
 
-def size(kernel, case, dtype):
-    cost = kernel.cost(*case.outline(dtype), **case.keywords)
-    return max(cost.bytes, cost.flops / 4)
-
-
 def params(wanted):
     for kernel, case, dtype, turn in cases():
-        if wanted(size(kernel, case, dtype)):
-            marks = () if turn and size(kernel, case, dtype) <= LARGE else pytest.mark.slow
+        if wanted(work(kernel, case, dtype)):
+            marks = () if turn and work(kernel, case, dtype) <= LARGE else pytest.mark.slow
             label = f"{kernel.name}-{case.label}-{dtype}"
             yield pytest.param(kernel, case, dtype, id=label, marks=marks)
 
 
-CHECKED = list(params(lambda work: work <= SMALL))
-FAST = list(params(lambda work: work > SMALL))
+CHECKED = list(params(lambda size: size <= SMALL))
+FAST = list(params(lambda size: size > SMALL))
 
 
 def recorded(kernel, case, dtype):

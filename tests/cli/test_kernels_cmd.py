@@ -1,0 +1,131 @@
+"""`torchmlx kernels check` and `bench`, on the device and in the simulator."""
+
+import json
+
+import pytest
+
+from torchmlx.kernels import measure, registry
+from torchmlx.kernels.simulator import NoClang, compiler, find_clang, report
+
+
+@pytest.fixture
+def clang():
+    try:
+        find_clang()
+    except NoClang:
+        pytest.skip("no clang: apt-get install clang-19")
+
+
+@pytest.fixture(autouse=True)
+def few_cases(monkeypatch):
+    """Two small cases a kernel, timed once."""
+    every = report.cases
+
+    def cases(names=()):
+        kept: dict[str, int] = {}
+        for kernel, case, dtype, variant in every(names):
+            if report.work(kernel, case, dtype) < 50_000 and kept.get(kernel.name, 0) < 2:
+                kept[kernel.name] = kept.get(kernel.name, 0) + 1
+                yield kernel, case, dtype, variant
+
+    monkeypatch.setattr(report, "cases", cases)
+    monkeypatch.setattr(measure, "REPEATS", 1)
+    monkeypatch.setattr(measure, "copy_bandwidth", lambda: 8e9)
+
+
+def test_check_runs_the_cases_on_the_device(torchmlx):
+    outcome = torchmlx("kernels", "check", "softmax", "gemv", "--json")
+    rows = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert [row["kernel"] for row in rows] == ["softmax"] * 2 + ["gemv"] * 2
+    for row in rows:
+        assert row["fault"] == ""
+        assert 0 <= row["nmse"] <= row["limit"]
+        assert row["backend"] in ("metal", "cpu", "cuda", "fallback")
+        assert row["of_copy"] == pytest.approx(row["bandwidth"] / 8e9)
+
+
+def test_check_prints_what_json_tells(torchmlx):
+    lines = torchmlx("kernels", "check", "softmax").out.splitlines()
+    assert lines[0].split()[:4] == ["kernel", "case", "dtype", "verdict"]
+    assert lines[0].endswith("GB/s  of a copy")
+    assert [line.split()[3] for line in lines[1:3]] == ["pass", "pass"]
+    assert lines[-1] == "2 of 2 cases pass"
+
+
+def test_a_wrong_kernel_fails_the_check(torchmlx, monkeypatch):
+    kernel = registry.get("softmax")
+    wrong = kernel.reference
+    monkeypatch.setitem(kernel.__dict__, "reference", lambda *a, **k: wrong(*a, **k) * 1.01)
+    outcome = torchmlx("kernels", "check", "softmax")
+    assert outcome.code == 1
+    assert "FAIL" in outcome.out and "nmse" in outcome.out.splitlines()[3]
+    assert outcome.out.splitlines()[-1] == "0 of 2 cases pass"
+
+
+def test_check_in_the_simulator(torchmlx, clang):
+    outcome = torchmlx("kernels", "check", "softmax", "--simulate", "--json")
+    rows = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert [(row["mode"], row["fault"], row["reports"]) for row in rows] == [
+        ("checked", "", [])
+    ] * 2
+
+
+def test_a_report_fails_the_check(torchmlx, clang, monkeypatch):
+    """Every store one element too far."""
+    from torchmlx.kernels import softmax, spec
+
+    header = softmax.HEADER.replace("out[row + i] =", "out[row + i + 1] =")
+    for name in ("LOOPED_PROGRAM", "FINALIZE_PROGRAM"):
+        program = getattr(softmax, name)
+        parts = (program.name, program.inputs, program.outputs, program.source, header)
+        monkeypatch.setattr(softmax, name, spec.Program(*parts))
+    spec._plan.cache_clear()
+    try:
+        outcome = torchmlx("kernels", "check", "softmax", "--simulate")
+    finally:
+        spec._plan.cache_clear()
+    assert outcome.code == 1
+    assert "error: bounds at header line" in outcome.out
+
+
+def test_bench_counts_traffic_in_the_simulator(torchmlx, clang):
+    rows = json.loads(torchmlx("kernels", "bench", "gemv", "--simulate", "--json").out)
+    for row in rows:
+        assert row["cached"] >= row["minimum"] > 0
+        assert row["requested"] >= row["minimum"]
+        assert 0 < row["coalesced"] <= 1
+    lines = torchmlx("kernels", "bench", "gemv", "--simulate").out.splitlines()
+    assert lines[0].split()[3:7] == ["minimum", "requested", "cached", "coalesced"]
+    assert len(lines) == 1 + len(rows)
+
+
+def test_bench_times_on_the_device(torchmlx):
+    rows = json.loads(torchmlx("kernels", "bench", "gemv", "--json").out)
+    assert all(row["seconds"] > 0 for row in rows)
+
+
+def test_an_unknown_kernel_is_one_line(torchmlx):
+    outcome = torchmlx("kernels", "check", "abacus")
+    assert outcome.code == 2
+    assert outcome.err.startswith("torchmlx: error: no kernel 'abacus'; there are: ")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_missing_compiler_is_one_line(torchmlx, monkeypatch):
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    compiler.find_clang.cache_clear()
+    try:
+        outcome = torchmlx("kernels", "check", "--simulate")
+    finally:
+        compiler.find_clang.cache_clear()
+    assert outcome.code == 2
+    assert outcome.err == (
+        "torchmlx: error: no clang >= 16 found: apt-get install clang-19, or set TORCHMLX_CLANG\n"
+    )
+
+
+def test_the_measured_copy(monkeypatch):
+    monkeypatch.undo()
+    assert measure.copy_bandwidth() > 1e8
