@@ -78,7 +78,7 @@ def _integer(value, target) -> int:
     limits = dtypes.iinfo(target)
     if isinstance(value, int) and not -(2**63) <= value < 2 ** (63 + (target.name == "uint64")):
         raise ValueError("Overflow when unpacking long long")
-    low = limits.min if target.is_signed else -limits.max
+    low = -limits.max if isinstance(value, int) and not target.is_signed else limits.min
     if value != value or not low <= value <= limits.max:
         raise RuntimeError(f"value cannot be converted to type {target.name} without overflow")
     return int(value) % (1 << limits.bits) if value < 0 and not target.is_signed else int(value)

@@ -393,6 +393,8 @@ def _values(value, x: Tensor) -> mx.array:
     if isinstance(value, Tensor):
         return cast_array(value._read(), value.dtype, x.dtype)
     if isinstance(value, (bool, int, float, complex, np.integer)):
+        if x.dtype.is_floating_point and not x.dtype.opaque and not isinstance(value, complex):
+            return mx.array(float(value), x.dtype.mx)  # infinity where it does not fit
         return checked_number(value, x.dtype)
     raise TypeError(f"can't assign a {_type_name(value)} to a {x.type()}")
 

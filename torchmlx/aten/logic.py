@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from ..core import dtype as dtypes
-from ..core.op import composite, op
+from ..core.op import checked_number, composite, op, result_type
 from .pointwise import binary, is_integer, not_complex, unary
 
 
@@ -149,6 +149,9 @@ def where(condition, input=None, other=None):
     """
     if input is None:
         return condition.nonzero(as_tuple=True)
+    for number in (input, other):
+        if isinstance(number, int) and result_type(input, other).category == dtypes.INTEGER:
+            checked_number(number, result_type(input, other))  # it does not wrap around here
     return _select(condition, input, other)
 
 

@@ -9,7 +9,7 @@ import math
 import mlx.core as mx
 
 from ..core import dtype as dtypes
-from ..core.op import checked_number, composite, op
+from ..core.op import checked_number, composite, op, result_type
 from ..core.tensor import Tensor
 
 binary = functools.partial(op, promote="input other", inplace=True)
@@ -220,7 +220,7 @@ def with_sign(magnitude, x):
     return mx.where(is_negative(x), -magnitude, magnitude)
 
 
-@op("_pow", at=(), promote="input exponent", opmath=True, pointwise=True)
+@op("_pow", at=(), promote="input exponent", pointwise=True)
 def _pow(input, exponent):
     if is_integer(input):
         return _integer_power(input, exponent)
@@ -231,23 +231,22 @@ def _pow(input, exponent):
 def pow(input, exponent, *, out=None):
     """input ** exponent. Negative integer powers of integers are an error. torch.pow."""
     if not isinstance(exponent, Tensor):
-        if _is_integral(input) and isinstance(exponent, int):
-            if exponent < 0:
-                raise RuntimeError("Integers to negative integer powers are not allowed.")
-            checked_number(exponent, input.dtype)
-        if exponent == 0.5 and not _is_integral(input):
+        if _is_integral(input) and isinstance(exponent, int) and exponent < 0:
+            raise RuntimeError("Integers to negative integer powers are not allowed.")
+        checked_number(exponent, result_type(input, exponent))
+        if exponent == 0.5 and input.dtype in (dtypes.float32, dtypes.float64, dtypes.bfloat16):
             return input.sqrt() if out is None else out.copy_(input.sqrt())
     return _pow(input, exponent, out=out)
 
 
 def _is_integral(x) -> bool:
-    return isinstance(x, Tensor) and x.dtype.category == dtypes.INTEGER
+    return isinstance(x, Tensor) and x.dtype.category < dtypes.FLOAT
 
 
 def _integer_power(base, exponent):
     """Powers that wrap around; a negative exponent leaves 1 and -1, and 0 otherwise."""
     if base.dtype == mx.bool_:
-        raise NotImplementedError("\"pow\" not implemented for 'Bool'")
+        return base | ~exponent
     if base.dtype in _UNSIGNED:
         return mx.power(base, exponent)
     odd = (exponent & 1) != 0
@@ -360,19 +359,19 @@ def _clamp_bounds(input, min, max):
     return input if max is None else mx.minimum(input, max)
 
 
-@op(promote="input min max", inplace=True, aliases=("clip",))
+@op(promote="input min max", inplace=True, fits=True, aliases=("clip",))
 def clamp(input, min=None, max=None):
     """Elements limited to [min, max]; NaN stays NaN. torch.clamp."""
     return _clamp_bounds(input, min, max)
 
 
-@op(promote="input min", inplace=True)
+@op(promote="input min", inplace=True, fits=True)
 def clamp_min(input, min):
     """Elements at least `min`. torch.clamp_min."""
     return _clamp_bounds(input, min, None)
 
 
-@op(promote="input max", inplace=True)
+@op(promote="input max", inplace=True, fits=True)
 def clamp_max(input, max):
     """Elements at most `max`. torch.clamp_max."""
     return _clamp_bounds(input, None, max)
