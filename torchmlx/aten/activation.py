@@ -17,7 +17,7 @@ activation = functools.partial(op, at=(), inplace=True)
 in_torch = functools.partial(op, at=("torch",), inplace=True)
 
 
-def floats(name: str):
+def floats(name: str, complex_too: bool = False):
     """Refuse integers as torch's kernel `name` does; compute half precision in float32."""
 
     def decorate(function):
@@ -25,7 +25,7 @@ def floats(name: str):
 
         @functools.wraps(function)
         def checked(input, *args, **kwargs):
-            if not is_float(input):
+            if not is_float(input) or (input.dtype == mx.complex64 and not complex_too):
                 raise NotImplementedError(f"\"{name}\" not implemented for '{torch_name(input)}'")
             return computed(input, *args, **kwargs)
 
@@ -92,9 +92,11 @@ def gelu(input, *, approximate="none"):
 
 
 @activation()
-@floats("silu_cpu")
+@floats("silu_cpu", complex_too=True)
 def silu(input):
     """input * sigmoid(input). torch.nn.functional.silu."""
+    if input.dtype == mx.complex64:
+        return input / (1 + mx.exp(-input))
     return input * mx.sigmoid(input)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 
 from ..core.layout import broadcast_shapes, wrap_dim
 from ..core.op import TABLE, composite, op
@@ -22,9 +23,16 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
             "expected common dtype to be floating point, yet common dtype is an integer type"
         )
     a, b = mx.broadcast_arrays(wide(x1), wide(x2))
+    if a.ndim == 0:
+        return cosine_similarity_of_numbers(a, b, eps).astype(x1.dtype)
     axis = wrap_dim(dim, a.ndim)
     unit = [x / mx.maximum(vector_norm_of(x, 2, axis, True), eps) for x in (a, b)]
     return total(unit[0] * unit[1], (axis,)).astype(x1.dtype)
+
+
+def cosine_similarity_of_numbers(a, b, eps):
+    """cosine_similarity of 0-d arrays."""
+    return a / mx.maximum(mx.abs(a), eps) * (b / mx.maximum(mx.abs(b), eps))
 
 
 @op(at=("torch", "F"), promote="x1 x2")
@@ -197,3 +205,76 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     if full:
         loss = loss + 0.9189385332046727  # log(2 pi) / 2
     return reduced(loss, reduction)
+
+
+@op(at=("torch", "F"))
+def pdist(input, p=2.0):
+    """The p-norms of the differences of all pairs of rows [N, D], in order. torch.pdist."""
+    if input.ndim != 2:
+        raise RuntimeError(f"pdist only supports 2D tensors, got: {input.ndim}D")
+    first, second = np.triu_indices(input.shape[0], 1)
+    if not first.size:
+        return mx.zeros((0,), input.dtype)
+    left, right = (mx.take(wide(input), mx.array(i), axis=0) for i in (first, second))
+    return vector_norm_of(left - right, p, -1, False).astype(input.dtype)
+
+
+@op("_multi_margin", at=())
+def _multi_margin(input, target, p, margin, weight):
+    x = wide(input)
+    own = mx.take_along_axis(x, target[:, None], axis=1)
+    hinge = mx.maximum(margin - own + x, 0) ** p
+    if weight is not None:
+        hinge = hinge * mx.take(wide(weight), target)[:, None]
+    others = mx.arange(x.shape[1])[None] != target[:, None]
+    return (mx.sum(mx.where(others, hinge, 0), axis=1) / x.shape[1]).astype(input.dtype)
+
+
+def _as_rows(input, target, per_class: bool):
+    """[C] or [N, C] with its targets as [N, C] and [N] (or [N, C])."""
+    if input.ndim not in (0, 1, 2):
+        raise RuntimeError(f"inconsistent target size: {list(target.shape)}")
+    if input.ndim == 2:
+        return input, target
+    return input.reshape(1, -1), target.reshape(1, -1) if per_class else target.reshape(-1)
+
+
+def _per_sample(loss, input, reduction: str):
+    return loss[0] if reduction == "none" and input.ndim < 2 else reduced(loss, reduction)
+
+
+@composite(at=("F",))
+def multi_margin_loss(
+    input, target, p=1, margin=1.0, weight=None, size_average=None, reduce=None, reduction="mean"
+):
+    """Mean over the other classes of max(0, margin - x[target] + x) ** p. torch.nn.functional."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if p not in (1, 2):
+        raise ValueError("only p == 1 and p == 2 supported")
+    rows, classes = _as_rows(input, target, per_class=False)
+    return _per_sample(_multi_margin(rows, classes, p, margin, weight), input, reduction)
+
+
+@op("_multilabel_margin", at=())
+def _multilabel_margin(input, target):
+    x, classes = wide(input), input.shape[1]
+    # The labels of a row end at its first -1.
+    counted = mx.cumprod((target >= 0).astype(mx.int32), axis=1) > 0
+    labels = mx.where(counted, target, 0)
+    is_label = (labels[..., None] == mx.arange(classes)) & counted[..., None]
+    others = mx.logical_not(mx.any(is_label, axis=1))[:, None]  # [N, 1, C]
+    own = mx.take_along_axis(x, labels, axis=1)[..., None]
+    hinge = mx.maximum(1 - (own - x[:, None]), 0)
+    kept = counted[..., None] & others
+    return (mx.sum(mx.where(kept, hinge, 0), axis=(1, 2)) / classes).astype(input.dtype)
+
+
+@composite(at=("F",))
+def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
+    """Hinges between the labels of a row (up to its first -1) and all others.
+
+    torch.nn.functional.
+    """
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    rows, labels = _as_rows(input, target, per_class=True)
+    return _per_sample(_multilabel_margin(rows, labels), input, reduction)

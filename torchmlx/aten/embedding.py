@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import mlx.core as mx
+import numpy as np
 
 from ..core import dtype as dtypes
 from ..core.op import composite, op
 from ..core.tensor import Tensor
+from ._calling import wide
 from .index import check_bounds
 
 
@@ -89,3 +93,84 @@ def one_hot(tensor, num_classes=-1):
 @op("_one_hot", at=())
 def _one_hot(indices, num_classes):
     return (indices[..., None] == mx.arange(num_classes, dtype=mx.int64)).astype(mx.int64)
+
+
+@op("_bags", at=())
+def bags(weight, indices, owner, count, mode, scale, counted):
+    """Rows of weight at indices [n], combined in `count` bags; owner [n] is each row's bag.
+
+    `scale` [n] multiplies rows; only rows that are `counted` [n] (bool) take part.
+    """
+    rows = wide(mx.take(weight, indices, axis=0))
+    if scale is not None:
+        rows = rows * wide(scale)[:, None]
+    shape = (count, weight.shape[1])
+    sizes = mx.zeros((count,), mx.int32).at[owner].add(counted.astype(mx.int32))[:, None]
+    if mode == "max":
+        rows = mx.where(counted[:, None], rows, mx.array(-math.inf, rows.dtype))
+        result = mx.full(shape, -math.inf, rows.dtype).at[owner].maximum(rows)
+        return mx.where(sizes > 0, result, 0).astype(weight.dtype)
+    rows = mx.where(counted[:, None], rows, mx.array(0, rows.dtype))
+    result = mx.zeros(shape, rows.dtype).at[owner].add(rows)
+    if mode == "mean":
+        result = result / mx.maximum(sizes, 1)
+    return result.astype(weight.dtype)
+
+
+def owners(offsets: Tensor, elements: int, include_last: bool) -> tuple[np.ndarray, int]:
+    """The bag of each element, and how many bags there are."""
+    starts = np.array(offsets.tolist(), np.int64)
+    if include_last:
+        starts = starts[:-1]
+    if starts.size and starts[0] != 0:
+        raise RuntimeError(
+            f"offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+            f"position 0. However, got {starts[0]}"
+        )
+    return np.searchsorted(starts, np.arange(elements), side="right") - 1, starts.size
+
+
+@composite(at=("F",))
+def embedding_bag(
+    input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False, mode="mean",
+    sparse=False, per_sample_weights=None, include_last_offset=False, padding_idx=None,
+):  # fmt: skip
+    """Sum, mean or maximum of the rows of each bag: input [B, n], or [n] with offsets [B].
+
+    torch.nn.functional.embedding_bag.
+    """
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError("mode has to be one of sum, mean or max")
+    if per_sample_weights is not None and mode != "sum":
+        raise NotImplementedError(
+            "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported "
+            f"for mode='sum' (got mode='{mode}'). Please open a feature request on GitHub."
+        )
+    owner, count = _bag_layout(input, offsets, include_last_offset)
+    indices = input.reshape(-1)
+    _check_indices(indices, weight.shape[0])
+    if max_norm is not None:
+        renormalise(weight, indices, max_norm, norm_type)
+    counted = indices != padding_index(padding_idx, weight.shape[0])
+    scale = None if per_sample_weights is None else per_sample_weights.reshape(-1)
+    owner = indices.new_tensor(owner, dtype=dtypes.int64)
+    return bags(weight, indices, owner, count, mode, scale, counted)
+
+
+def _bag_layout(input, offsets, include_last_offset: bool):
+    if input.ndim == 2:
+        if offsets is not None:
+            raise ValueError(
+                "if input is 2D, then offsets has to be None, as input is treated is a mini-batch "
+                f"of fixed length sequences. However, found offsets of type {type(offsets)}"
+            )
+        return np.repeat(np.arange(input.shape[0]), input.shape[1]), input.shape[0]
+    if input.ndim != 1:
+        raise ValueError(
+            f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.ndim}"
+        )
+    if offsets is None:
+        raise ValueError("offsets has to be a 1D Tensor but got None")
+    if offsets.ndim != 1:
+        raise ValueError("offsets has to be a 1D Tensor")
+    return owners(offsets, input.numel(), include_last_offset)

@@ -155,6 +155,8 @@ def batch_norm(
 
     torch.batch_norm.
     """
+    if input.ndim == 1 and input.shape[0] == 0:
+        return input.clone()
     _check_running(input.shape[1], running_mean, running_var, weight, bias)
     if not training:
         if running_mean is None or running_var is None:

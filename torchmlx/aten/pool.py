@@ -330,12 +330,14 @@ def _register_adaptive(n: int) -> None:
         _check_adaptive(avg_name, n, input)
         return _adaptive_avg_pool(input, n, output_size)
 
-    @composite(max_name, at=("torch",) if n == 1 else ())
-    def maxima(input, output_size):
+    @composite(f"{max_name}_with_indices", at=("F",))
+    def maxima(input, output_size, return_indices=True):
         _check_adaptive(max_name, n, input)
         return _adaptive_max_pool(input, n, output_size)
 
     average.__doc__ = f"Mean over regions that give output_size. torch.nn.functional.{avg_name}."
+    if n == 1:
+        composite(max_name, at=("torch",))(maxima)
     maxima.__doc__ = f"Maximum over regions and its position. torch.nn.functional.{max_name}."
 
 
@@ -370,9 +372,40 @@ def _lp_pool(n: int, input, norm_type, kernel_size, stride, ceil_mode):
 
 
 @op("_max_unpool", at=())
-def _max_unpool(input, indices, n, sizes):
+def max_unpool(input, indices, n, sizes):
+    """input [..., *spatial] put at indices of zeros [..., *sizes]."""
     lead, area = input.shape[:-n], math.prod(sizes)
-    flat = mx.zeros((math.prod(lead), area), input.dtype)
+    if input.shape != indices.shape:
+        raise RuntimeError(
+            "Expected shape of indices to be same as that of the input tensor "
+            f"({list(input.shape)}) "
+            f"but got indices tensor with shape: {list(indices.shape)}"
+        )
+    if input.size == 0:
+        return mx.zeros((*lead, *sizes), input.dtype)
     where = indices.reshape(math.prod(lead), -1)
+    outside = mx.any((where < 0) | (where >= area))
+    if mx.default_device().type == mx.cpu and outside.item():
+        raise RuntimeError(f"Found an invalid max index (output volumes are of size {list(sizes)})")
+    flat = mx.zeros((where.shape[0], area), input.dtype)
     result = mx.put_along_axis(flat, where, input.reshape(where.shape), axis=1)
     return result.reshape(*lead, *sizes)
+
+
+def unpooled_sizes(spatial, kernel, stride, padding, output_size) -> tuple[int, ...]:
+    """Sizes whose pooling gives `spatial`: the smallest, or output_size if that is possible."""
+    n = len(spatial)
+    settings = zip(
+        spatial, _sizes(kernel, n, "kernel_size"), _sizes(stride, n, "stride"),
+        _sizes(padding, n, "padding"), strict=True,
+    )  # fmt: skip
+    smallest = tuple((m - 1) * s + k - 2 * p for m, k, s, p in settings)
+    if output_size is None:
+        return smallest
+    wanted = tuple(output_size)[-n:]
+    steps = _sizes(stride, n, "stride")
+    if any(not d - s < w < d + s for d, s, w in zip(smallest, steps, wanted, strict=True)):
+        raise ValueError(
+            f"invalid output_size {wanted} (smallest is {smallest}, steps are {steps})"
+        )
+    return wanted

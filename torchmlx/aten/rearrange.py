@@ -123,7 +123,7 @@ def _im2col(input, kernel_size, dilation, padding, stride):
     windows = _Windows(size, kernel_size, dilation, padding, stride)
     x = mx.pad(input, [(0, 0), (0, 0), *((p, p) for p in windows.padding)])
     columns = mx.stack([x[(..., *tap)] for tap in windows.taps()], axis=2)
-    return columns.reshape(batch, -1, math.prod(windows.outputs))
+    return columns.reshape(batch, channels * math.prod(windows.kernel), math.prod(windows.outputs))
 
 
 @op("_col2im", at=())

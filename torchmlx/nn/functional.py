@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from ..aten import embedding as _embedding
+from ..aten import pool as _pool
 from ..aten import resize as _resize
 from ..core.op import TABLE as _TABLE
 from . import dropout as _dropout
@@ -166,7 +167,7 @@ def _pooled(n: int):
         return _TABLE[which].call(input, kernel_size, stride, padding, dilation, ceil_mode)
 
     def adaptive_max_pool(input, output_size, return_indices=False):
-        found = _TABLE[f"adaptive_{name}"].call(input, output_size)
+        found = _TABLE[f"adaptive_{name}_with_indices"].call(input, output_size)
         return found if return_indices else found[0]
 
     for function, own in ((max_pool, name), (adaptive_max_pool, f"adaptive_{name}")):
@@ -235,7 +236,7 @@ def batch_norm(
 ):  # fmt: skip
     """Each channel of [N, C, ...] normalised by the batch's or the running statistics."""
     if training:
-        _more_than_one("training", input.numel() // max(input.shape[1], 1), input)
+        _more_than_one("training", input.shape[:1].numel() * input.shape[2:].numel(), input)
     return _TABLE["batch_norm"].call(
         input, weight, bias, running_mean, running_var, training, momentum, eps
     )
@@ -296,3 +297,18 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
     index = soft.max(dim, keepdim=True)[1]
     one_hot = _TABLE["zeros_like"].call(logits).scatter_(dim, index, 1.0)
     return one_hot - soft.detach() + soft
+
+
+def _unpooled(n: int):
+    def max_unpool(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+        sizes = _pool.unpooled_sizes(
+            input.shape[-n:], kernel_size, stride or kernel_size, padding, output_size
+        )
+        return _pool.max_unpool(input, indices, n, sizes)
+
+    max_unpool.__name__ = max_unpool.__qualname__ = f"max_unpool{n}d"
+    max_unpool.__doc__ = f"The inverse of max_pool{n}d: maxima at their indices, zero elsewhere."
+    return max_unpool
+
+
+max_unpool1d, max_unpool2d, max_unpool3d = map(_unpooled, (1, 2, 3))

@@ -245,3 +245,44 @@ class TripletMarginWithDistanceLoss(_Loss):
             anchor, positive, negative, distance_function=self.distance_function,
             margin=self.margin, swap=self.swap, reduction=self.reduction,
         )  # fmt: skip
+
+
+class CTCLoss(_Loss):
+    """Connectionist temporal classification. torch.nn.CTCLoss."""
+
+    __constants__ = ["blank", "reduction"]
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False):
+        super().__init__(reduction=reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs, targets, input_lengths, target_lengths):
+        return F.ctc_loss(
+            log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction,
+            self.zero_infinity,
+        )  # fmt: skip
+
+
+class MultiMarginLoss(_WeightedLoss):
+    """Hinges between the target's score and all others. torch.nn.MultiMarginLoss."""
+
+    __constants__ = ["p", "margin", "reduction"]
+
+    def __init__(
+        self, p: int = 1, margin: float = 1.0, weight=None, size_average=None, reduce=None,
+        reduction: str = "mean",
+    ):  # fmt: skip
+        super().__init__(weight, size_average, reduce, reduction)
+        self.p, self.margin = p, margin
+
+    def forward(self, input, target):
+        return F.multi_margin_loss(
+            input, target, self.p, self.margin, self.weight, reduction=self.reduction
+        )
+
+
+class MultiLabelMarginLoss(_Loss):
+    """Hinges between the scores of labels and of other classes. torch.nn.MultiLabelMarginLoss."""
+
+    def forward(self, input, target):
+        return F.multilabel_margin_loss(input, target, reduction=self.reduction)

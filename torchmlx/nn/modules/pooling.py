@@ -208,3 +208,38 @@ class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """Maximum over regions of [N, C, D, H, W]. torch.nn.AdaptiveMaxPool3d."""
 
     n = 3
+
+
+class _MaxUnpool(Module):
+    n: int
+
+    def __init__(self, kernel_size, stride=None, padding=0):
+        super().__init__()
+        self.kernel_size = sizes(kernel_size, self.n)
+        self.stride = sizes(kernel_size if stride is None else stride, self.n)
+        self.padding = sizes(padding, self.n)
+
+    def forward(self, input, indices, output_size=None):
+        unpool = getattr(F, f"max_unpool{self.n}d")
+        return unpool(input, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+    def extra_repr(self):
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """Maxima [N, C, L] put back where they came from. torch.nn.MaxUnpool1d."""
+
+    n = 1
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """Maxima [N, C, H, W] put back where they came from. torch.nn.MaxUnpool2d."""
+
+    n = 2
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """Maxima [N, C, D, H, W] put back where they came from. torch.nn.MaxUnpool3d."""
+
+    n = 3
