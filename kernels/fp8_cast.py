@@ -137,9 +137,9 @@ CASES = [
         for shape, layout, why in (
             ((1, 256), "contiguous", "every code"),
             ((513,), "offset", "starts one element into its buffer: unaligned"),
-            ((1, 1), "contiguous", "one code"),
         )
     ),
+    Case({"x": Spec((1, 1), "uint8", codes)}, "one code, in constant memory", {"dtype": FLOATS[1]}),
 ]
 
 # Casts are exact.

@@ -16,14 +16,16 @@ from .gemv import fallback as plain_linear
 from .kernel import Kernel
 from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 
-# SCALES: 0 one for all, 1 one for each output, 2 one for each BLOCK x BLOCK weights. A run of 16
-# codes lies within one block. Outputs beyond the last compute the last one again and drop it.
+# Weight (n, k) has scale (n >> row_shift, k >> column_shift): numbers, as a template would compile
+# each kind of scale anew. A run of 16 codes has one scale. M is a power of two, rows beyond the
+# last are zeros; outputs beyond the last compute the last one again and drop it.
 FEW = """
     // x: [M, K], w: [N, K] codes, out: [M, N]; a simdgroup COLUMNS outputs of each row
     threadgroup float4 staged[M * CHUNK / 4];
+    uint rows = x_shape[0];
     uint columns = w_shape[0];
     uint k = w_shape[1];
-    uint blocks = (k + BLOCK - 1) / BLOCK;
+    uint scales = ((k - 1) >> column_shift) + 1;
     uint lane = thread_index_in_simdgroup;
     uint first = thread_position_in_grid.y * COLUMNS;
     bool wide = wide_rows(w, k);
@@ -34,7 +36,7 @@ FEW = """
         for (uint m = 0; m < M; m++) {
             for (uint e = thread_index_in_threadgroup; e < staging; e += 32 * SIMDGROUPS) {
                 uint i = begin + e;
-                float value = i < k ? widen(x[ulong(m) * k + i])@SCALE_X@ : 0.0f;
+                float value = i < k && m < rows ? widen(x[ulong(m) * k + i])@SCALE_X@ : 0.0f;
                 reinterpret_cast<threadgroup float*>(staged)[m * CHUNK + slot<16>(e)] = value;
             }
         }
@@ -44,10 +46,8 @@ FEW = """
                 uint column = metal::min(first + c, columns - 1);
                 float values[16];
                 read_run(w, ulong(column) * k + at, k - at, wide, values);
-                float factor = 1.0f;
-                if (SCALES == 2) {
-                    factor = float(scale[column / BLOCK * blocks + at / BLOCK]);
-                }
+                float factor =
+                    float(scale[(column >> row_shift) * scales + (at >> column_shift)]);
                 for (uint m = 0; m < M; m++) {
                     uint row = (m * CHUNK + (at - begin) / STEP * STEP) / 4;
                     sums[m * COLUMNS + c] += factor * dot_run<16>(values, staged + row, lane);
@@ -59,13 +59,14 @@ FEW = """
         for (uint c = 0; c < COLUMNS; c++) {
             uint column = first + c;
             float sum = metal::simd_sum(sums[row * COLUMNS + c]);
-            if (lane == 0 && column < columns) {
+            if (lane == 0 && row < rows && column < columns) {
                 @EPILOGUE@
             }
         }
     }
 """
 
+# SCALES: 0 one for all, 1 one for each output, 2 one for each BLOCK x BLOCK weights.
 # The 64 columns of a tile lie in one block of weights, and so does each step along K.
 TILED = """
     // x: [M, K], w: [N, K] codes, out: [M, N]; a threadgroup BM x 64 outputs
@@ -113,23 +114,33 @@ TILED = """
 LOAD_X = """load_tile<BM, BK>(
             a, x, ulong(row0) * k + begin, k, 1, rows - row0, k - begin, simdgroup, lane);"""
 
-EPILOGUE = """if (SCALES != 2) {
+STORE = "out[ulong(row) * columns + column] = T(sum@BIAS@);"
+
+SCALED_STORE = (
+    """if (SCALES != 2) {
                     sum *= float(scale[SCALES == 1 ? column : 0]);
                 }
-                out[ulong(row) * columns + column] = T(sum@BIAS@);"""
+                """
+    + STORE
+)
 
 BIAS = " + float(bias[column])"
+
+SHIFTS = ("row_shift", "column_shift")
+
+# Kind of scale, as in SCALES -> how far row and column of a weight are shifted to find its scale.
+SCALE_SHIFTS = {0: (31, 31), 1: (0, 31), 2: (7, 7)}
 
 
 def _programs(name: str, bias: bool) -> tuple[Program, Program]:
     """The programs for few and for many rows, without or with a bias."""
-    epilogue = EPILOGUE.replace("@BIAS@", BIAS if bias else "")
-    inputs = ("x", "w", "scale", "bias") if bias else ("x", "w", "scale")
-    few = FEW.replace("@SCALE_X@", "").replace("@EPILOGUE@", epilogue)
-    tiled = TILED.replace("@LOAD_X@", LOAD_X).replace("@EPILOGUE@", epilogue)
+    few = FEW.replace("@SCALE_X@", "").replace("@EPILOGUE@", STORE)
+    many = TILED.replace("@LOAD_X@", LOAD_X).replace("@EPILOGUE@", SCALED_STORE)
+    few, many = (text.replace("@BIAS@", BIAS if bias else "") for text in (few, many))
+    inputs = ("x", "w", "scale", *(("bias",) if bias else ()))
     return (
-        Program(f"fp8_few{name}", inputs, ("out",), few, dots.HEADER),
-        Program(f"fp8_tiled{name}", inputs, ("out",), tiled, e4m3.READ + tiles.HEADER),
+        Program(f"fp8_few{name}", (*inputs, *SHIFTS), ("out",), few, dots.HEADER),
+        Program(f"fp8_tiled{name}", inputs, ("out",), many, e4m3.READ + tiles.HEADER),
     )
 
 
@@ -214,22 +225,30 @@ def launch(product: Product, variant: str) -> list[Launch]:
     if product.bias:
         inputs["bias"] = (product.n,)
     outputs = {"out": ((*product.leading, product.n), product.dtype)}
-    common = {"T": product.dtype, "SCALES": product.scales, "BLOCK": BLOCK}
     if variant in FEW_GEOMETRY:
         program = FEW_BIAS_PROGRAM if product.bias else FEW_PROGRAM
-        return [few_rows(program, product, FEW_GEOMETRY[variant], inputs, outputs, common)]
+        shifts = dict(zip(SHIFTS, SCALE_SHIFTS[product.scales], strict=True))
+        return [few_rows(program, product, variant, inputs, outputs, shifts)]
     program = TILED_BIAS_PROGRAM if product.bias else TILED_PROGRAM
-    common["TILE"] = product.dtype
-    return [tiled(program, product, TILE_ROWS[variant], inputs, outputs, common)]
+    template = {"T": product.dtype, "TILE": product.dtype, "SCALES": product.scales, "BLOCK": BLOCK}
+    return [tiled(program, product, variant, inputs, outputs, template)]
 
 
-def few_rows(program, product, geometry, inputs, outputs, template) -> Launch:
+def few_rows(program, product, variant, inputs, outputs, shifts) -> Launch:
     """The dispatch of a program made from FEW."""
     if product.rows > MAX_ROWS:
         raise ValueError(f"{program.name} takes 1 to {MAX_ROWS} rows, not {product.rows}")
-    columns, simdgroups = geometry
-    chunk = dots.chunk(product.rows, 1)
-    shape = {"M": product.rows, "COLUMNS": columns, "SIMDGROUPS": simdgroups, "CHUNK": chunk}
+    columns, simdgroups = FEW_GEOMETRY[variant]
+    rows = 1 << (product.rows - 1).bit_length()
+    chunk = dots.chunk(rows, 1)
+    template = {
+        "T": product.dtype,
+        "M": rows,
+        "COLUMNS": columns,
+        "SIMDGROUPS": simdgroups,
+        "CHUNK": chunk,
+        "STEP": 32 * dots.run(1),
+    }
     threadgroups = -(-product.n // (columns * simdgroups))
     return Launch(
         program,
@@ -237,13 +256,15 @@ def few_rows(program, product, geometry, inputs, outputs, template) -> Launch:
         outputs,
         grid=(32, simdgroups * threadgroups, 1),
         threadgroup=(32, simdgroups, 1),
-        template=tuple({**template, **shape, "STEP": 32 * dots.run(1)}.items()),
-        threadgroup_bytes=4 * product.rows * chunk,
+        template=tuple(template.items()),
+        threadgroup_bytes=4 * rows * chunk,
+        scalars=shifts,
     )
 
 
-def tiled(program, product, bm, inputs, outputs, template) -> Launch:
+def tiled(program, product, variant, inputs, outputs, template) -> Launch:
     """The dispatch of a program made from TILED."""
+    bm = TILE_ROWS[variant]
     scratch = tiles.scratch(bm, 64, template["TILE"].size, b_turned=True)
     shape = {"BM": bm, "DOWN": tiles.split(bm, 64)[0], "SCRATCH": scratch}
     across, down = -(-product.n // 64), -(-product.rows // bm)
@@ -374,7 +395,7 @@ CASES = [
     _case((5, 128), 70, "one", "one block, one scale", bias=True),
     _case((1, 1, 4096), 2048, "block", "Qwen3.6-35B-A3B o_proj, one token", dtype="bfloat16"),
     _case((1, 1024), 4200, "block", "many outputs, the last block of them cut off"),
-    _case((2, 512), 4097, "row", "two rows, one output left over", bias=True),
+    _case((2, 512), 4097, "row", "two rows, one output left over"),
     _case((3, 2100), 130, "block", "K no multiple of 16 nor of a block, two chunks", bias=True),
     _case((4, 1, 576), 192, "block", "SmolLM2's width: K ends in half a block"),
     _case((8, 640), 36, "row", "eight rows, a K that ends inside a step", dtype="bfloat16"),

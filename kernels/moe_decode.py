@@ -18,7 +18,7 @@ from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 # zeros. W is the type of the weights.
 UP = """
     // x: [T, K], gate_up: [E, 2 I, K], indices: [T, S], hidden: [T, S, I]
-    threadgroup float4 staged[CHUNK / 4];
+    threadgroup float4 staged[STAGED / 4];
     constexpr uint RUN = 16 / sizeof(W);
     constexpr uint STEP = 32 * RUN;
     uint k = x_shape[1];
@@ -31,8 +31,8 @@ UP = """
     bool wide = wide_rows(gate_up, k);
     k = expert < uint(gate_up_shape[0]) ? k : 0;
     float sums[2] = {};
-    for (uint begin = 0; begin < k; begin += CHUNK) {
-        uint staging = metal::min(uint(CHUNK), (k - begin + STEP - 1) / STEP * STEP);
+    for (uint begin = 0; begin < k; begin += STAGED) {
+        uint staging = metal::min(uint(STAGED), (k - begin + STEP - 1) / STEP * STEP);
         metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
         for (uint e = thread_index_in_threadgroup; e < staging; e += 32 * SIMDGROUPS) {
             reinterpret_cast<threadgroup float*>(staged)[slot<RUN>(e)] =
@@ -61,11 +61,11 @@ UP_SCALE = """ *
                         (ulong(expert) * gate_up_scale_shape[1] + (part * inner + row) / BLOCK) *
                             gate_up_scale_shape[2] + at / BLOCK])"""
 
-# One output a simdgroup, the products of all experts added up; SPAN experts' hidden values are
-# staged at a time, already weighted.
+# One output a simdgroup, the products of all experts added up; the hidden values of as many experts
+# as fit are staged at a time, already weighted.
 DOWN = """
     // hidden: [T, S, I], down: [E, K, I], indices, weights: [T, S], out: [T, K]
-    threadgroup float4 staged[SPAN * CHUNK / 4];
+    threadgroup float4 staged[STAGED / 4];
     constexpr uint RUN = 16 / sizeof(W);
     constexpr uint STEP = 32 * RUN;
     uint n = down_shape[1];
@@ -75,18 +75,20 @@ DOWN = """
     uint token = threadgroup_position_in_grid.z;
     uint row = metal::min(uint(thread_position_in_grid.y), n - 1);
     bool wide = wide_rows(down, inner);
+    uint chunk = metal::min((inner + STEP - 1) / STEP * STEP, uint(STAGED));
+    uint most = STAGED / chunk;
     float sum = 0.0f;
-    for (uint first = 0; first < slots; first += SPAN) {
-        uint span = metal::min(uint(SPAN), slots - first);
+    for (uint first = 0; first < slots; first += most) {
+        uint span = metal::min(most, slots - first);
         ulong place = ulong(token) * slots + first;
-        for (uint begin = 0; begin < inner; begin += CHUNK) {
-            uint staging = metal::min(uint(CHUNK), (inner - begin + STEP - 1) / STEP * STEP);
+        for (uint begin = 0; begin < inner; begin += chunk) {
+            uint staging = metal::min(chunk, (inner - begin + STEP - 1) / STEP * STEP);
             metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
             for (uint s = 0; s < span; s++) {
                 float weight = float(weights[place + s]);
                 for (uint e = thread_index_in_threadgroup; e < staging; e += 32 * SIMDGROUPS) {
                     uint i = begin + e;
-                    reinterpret_cast<threadgroup float*>(staged)[s * CHUNK + slot<RUN>(e)] =
+                    reinterpret_cast<threadgroup float*>(staged)[s * chunk + slot<RUN>(e)] =
                         i < inner ? weight * hidden[(place + s) * inner + i] : 0.0f;
                 }
             }
@@ -99,7 +101,7 @@ DOWN = """
                     float values[RUN];
                     ulong line = ulong(expert) * n + row;
                     read_run(down, line * inner + at, inner - at, wide, values);
-                    uint step = s * CHUNK + (at - begin) / STEP * STEP;
+                    uint step = s * chunk + (at - begin) / STEP * STEP;
                     sum += dot_run<RUN>(values, staged + step / 4, lane)@DOWN_SCALE@;
                 }
             }
@@ -137,8 +139,9 @@ VARIANTS = {"decode": "each token reads its own experts; few tokens"}
 BLOCK = 128
 SIMDGROUPS = 8
 
-# Floats of hidden values that a threadgroup stages at a time: eight experts of 512, Qwen3.6's.
-STAGED = 4096
+# Floats of x, and of hidden values, that a threadgroup stages at a time: Qwen3.6's K, and eight of
+# its experts' 512 values.
+UP_STAGED, DOWN_STAGED = 2048, 4096
 
 # Tokens times experts from which tokens share experts often enough that sorting them for a
 # grouped product pays. Not measured on a Mac.
@@ -195,7 +198,6 @@ def launch(mixture: Mixture, variant: str) -> list[Launch]:
 
 def _up(mixture: Mixture, program: Program) -> Launch:
     places = (mixture.tokens, mixture.slots)
-    chunk = dots.chunk(1, mixture.stored.size)
     inputs: dict[str, tuple[int, ...]] = {
         "x": (mixture.tokens, mixture.k),
         "gate_up": (mixture.experts, 2 * mixture.inner, mixture.k),
@@ -203,7 +205,7 @@ def _up(mixture: Mixture, program: Program) -> Launch:
     }
     if mixture.scale_shapes:
         inputs["gate_up_scale"] = mixture.scale_shapes[0]
-    template = {"W": mixture.stored, "CHUNK": chunk, "SIMDGROUPS": SIMDGROUPS, "BLOCK": BLOCK}
+    template = {"W": mixture.stored, "STAGED": UP_STAGED, "SIMDGROUPS": SIMDGROUPS, "BLOCK": BLOCK}
     return Launch(
         program,
         inputs,
@@ -211,15 +213,12 @@ def _up(mixture: Mixture, program: Program) -> Launch:
         grid=(32, _rounded(mixture.inner, SIMDGROUPS), mixture.tokens * mixture.slots),
         threadgroup=(32, SIMDGROUPS, 1),
         template=tuple(template.items()),
-        threadgroup_bytes=4 * chunk,
+        threadgroup_bytes=4 * UP_STAGED,
     )
 
 
 def _down(mixture: Mixture, program: Program) -> Launch:
     places = (mixture.tokens, mixture.slots)
-    step = 32 * dots.run(mixture.stored.size)
-    chunk = min(_rounded(mixture.inner, step), STAGED // 2)
-    span = min(STAGED // chunk, mixture.slots)
     inputs: dict[str, tuple[int, ...]] = {
         "hidden": (*places, mixture.inner),
         "down": (mixture.experts, mixture.k, mixture.inner),
@@ -231,8 +230,7 @@ def _down(mixture: Mixture, program: Program) -> Launch:
     template = {
         "T": mixture.dtype,
         "W": mixture.stored,
-        "CHUNK": chunk,
-        "SPAN": span,
+        "STAGED": DOWN_STAGED,
         "SIMDGROUPS": SIMDGROUPS,
         "BLOCK": BLOCK,
     }
@@ -243,7 +241,7 @@ def _down(mixture: Mixture, program: Program) -> Launch:
         grid=(32, _rounded(mixture.k, SIMDGROUPS), mixture.tokens),
         threadgroup=(32, SIMDGROUPS, 1),
         template=tuple(template.items()),
-        threadgroup_bytes=4 * span * chunk,
+        threadgroup_bytes=4 * DOWN_STAGED,
     )
 
 
@@ -438,7 +436,7 @@ CASES = [
     _case(1, 8, 11, 128, 1024, "the same in FP8, blocks of 128", fp8="bfloat16"),
     _case(3, 3, 4, 70, 150, "three tokens share experts; nothing a multiple of a run", repeated),
     _case(2, 4, 11, 100, 200, "FP8, blocks cut off at every edge, rows unaligned", fp8="float32"),
-    _case(1, 3, 11, 2100, 16, "more hidden values than are staged at once"),
+    _case(1, 3, 11, 2100, 16, "one expert's hidden values staged at a time"),
     _case(2, 4, 4, 32, 64, "experts that do not exist add nothing", absent),
     _case(1, 1, 1, 2, 3, "fewer than 8 weights go to MLX", absent),
     _case(6, 1, 11, 32, 64, "NaN and infinity in x stay with their tokens", x="specials"),

@@ -13,12 +13,14 @@ import numpy as np
 from . import dots, e4m3, tiles
 from .fp8_cast import to_fp8
 from .fp8_matmul import (
+    BIAS,
     BLOCK,
     FEW,
     FEW_GEOMETRY,
     MANY_OUTPUTS,
     MAX_ROWS,
-    TILE_ROWS,
+    SCALE_SHIFTS,
+    SHIFTS,
     TILED,
     expand,
     few_rows,
@@ -30,8 +32,11 @@ from .gemv import fallback as plain_linear
 from .kernel import Kernel
 from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 
-# X_SCALES: 0 one for all, 1 one for each row, 2 one for each row and BLOCK columns.
-SCALE_X = " * (X_SCALES == 2 ? float(scale_x[m * blocks + i / BLOCK]) : 1.0f)"
+# The scale of x (m, k) is found as in fp8_matmul.FEW. In tiles, X_SCALES: 0 one for all, 1 one for
+# each row, 2 one for each row and BLOCK columns.
+SCALE_X = """ *
+                    float(scale_x[(m >> x_row_shift) * (((k - 1) >> x_column_shift) + 1) +
+                        (i >> x_column_shift)])"""
 
 LOAD_X = """for (uint r = simdgroup; r < BM; r += TILE_SIMDGROUPS) {
             float value = 0.0f;
@@ -44,24 +49,35 @@ LOAD_X = """for (uint r = simdgroup; r < BM; r += TILE_SIMDGROUPS) {
             a[r * ROW + lane] = TILE(value);
         }"""
 
-EPILOGUE = """if (X_SCALES != 2) {
+STORE = "out[ulong(row) * columns + column] = Narrow<T>::of(sum@BIAS@);"
+
+SCALED_STORE = (
+    """if (X_SCALES != 2) {
                     sum *= float(scale_x[X_SCALES == 1 ? row : 0]);
                 }
                 if (SCALES != 2) {
                     sum *= float(scale[SCALES == 1 ? column : 0]);
                 }
-                out[ulong(row) * columns + column] = Narrow<T>::of(sum@BIAS@);"""
+                """
+    + STORE
+)
+
+X_SHIFTS = ("x_row_shift", "x_column_shift")
+
+# Kind of scale, as in X_SCALES -> how far row and column of x are shifted to find its scale.
+X_SCALE_SHIFTS = {0: (31, 31), 1: (0, 31), 2: (0, 7)}
 
 
 def _programs(name: str, bias: bool) -> tuple[Program, Program]:
     """The programs for few and for many rows, without or with a bias."""
-    epilogue = EPILOGUE.replace("@BIAS@", " + float(bias[column])" if bias else "")
+    few = FEW.replace("@SCALE_X@", SCALE_X).replace("@EPILOGUE@", STORE)
+    many = TILED.replace("@LOAD_X@", LOAD_X).replace("@EPILOGUE@", SCALED_STORE)
+    few, many = (text.replace("@BIAS@", BIAS if bias else "") for text in (few, many))
     inputs = ("x", "w", "scale_x", "scale", *(("bias",) if bias else ()))
-    few = FEW.replace("@SCALE_X@", SCALE_X).replace("@EPILOGUE@", epilogue)
-    many = TILED.replace("@LOAD_X@", LOAD_X).replace("@EPILOGUE@", epilogue)
+    few_inputs, few_header = (*inputs, *SHIFTS, *X_SHIFTS), dots.HEADER + e4m3.WRITE
     header = e4m3.READ + e4m3.WRITE + tiles.HEADER
     return (
-        Program(f"scaled_few{name}", inputs, ("out",), few, dots.HEADER + e4m3.WRITE),
+        Program(f"scaled_few{name}", few_inputs, ("out",), few, few_header),
         Program(f"scaled_tiled{name}", inputs, ("out",), many, header),
     )
 
@@ -127,18 +143,20 @@ def launch(product: Product, variant: str) -> list[Launch]:
     if product.bias:
         inputs["bias"] = (product.n,)
     outputs = {"out": ((product.rows, product.n), product.dtype)}
+    if variant in FEW_GEOMETRY:
+        program = FEW_BIAS_PROGRAM if product.bias else FEW_PROGRAM
+        shifts = (*SCALE_SHIFTS[product.scales], *X_SCALE_SHIFTS[product.x_scales])
+        named = dict(zip((*SHIFTS, *X_SHIFTS), shifts, strict=True))
+        return [few_rows(program, product, variant, inputs, outputs, named)]
     template = {
         "T": product.dtype,
+        "TILE": mx.float32 if product.x_scales == 2 else mx.float16,
         "X_SCALES": product.x_scales,
         "SCALES": product.scales,
         "BLOCK": BLOCK,
     }
-    if variant in FEW_GEOMETRY:
-        program = FEW_BIAS_PROGRAM if product.bias else FEW_PROGRAM
-        return [few_rows(program, product, FEW_GEOMETRY[variant], inputs, outputs, template)]
-    template["TILE"] = mx.float32 if product.x_scales == 2 else mx.float16
     program = TILED_BIAS_PROGRAM if product.bias else TILED_PROGRAM
-    return [tiled(program, product, TILE_ROWS[variant], inputs, outputs, template)]
+    return [tiled(program, product, variant, inputs, outputs, template)]
 
 
 def _expand_x(scale, columns: int, repeat):
@@ -257,7 +275,7 @@ CASES = [
     _case(1, 512, 2048, BLOCKS, "Qwen3.6-35B-A3B k_proj, one token, DeepSeek's scales"),
     _case(3, 70, 272, ROW, "three rows, row scales", mx.float16, "float16"),
     _case(8, 4100, 32, ONE, "eight rows, many outputs", mx.float32),
-    _case(5, 33, 300, BLOCKS, "K no multiple of a run nor of a block", mx.float32, "float32"),
+    _case(5, 33, 300, BLOCKS, "K no multiple of a run nor of a block", mx.float32),
     _case(2, 3, 5, ONE, "fewer than 8 scales in constant memory, few codes", mx.float32),
     _case(65, 130, 160, BLOCKS, "just over a tile each way", mx.float32),
     _case(33, 70, 45, ROW, "tiled, odd K", mx.bfloat16, "bfloat16"),

@@ -131,7 +131,8 @@ def test_launch():
     x, w = mx.zeros((3, 1, 600), mx.bfloat16), mx.zeros((70, 600))
     (few,) = launch(problem(x, w, mx.ones((1, 5))), "2x8")
     assert (few.program.name, few.grid, few.threadgroup) == ("fp8_few", (32, 40, 1), (32, 8, 1))
-    assert (dict(few.template)["CHUNK"], few.threadgroup_bytes) == (512, 3 * 512 * 4)
+    assert (dict(few.template)["M"], few.threadgroup_bytes) == (4, 4 * 512 * 4)
+    assert few.scalars == {"row_shift": 7, "column_shift": 7}
     assert few.outputs == {"out": ((3, 1, 70), mx.bfloat16)}
     (tile,) = launch(problem(mx.zeros((65, 600)), w, mx.ones((1, 5)), mx.ones((70,))), "tile64")
     assert (tile.program.name, tile.grid) == ("fp8_tiled_bias", (64, 8, 1))

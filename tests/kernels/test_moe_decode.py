@@ -18,6 +18,7 @@ from torchmlx.kernels.moe_decode import (
     reference,
 )
 from torchmlx.kernels.recording import record
+from torchmlx.kernels.simulator import NoClang, find_clang, simulated
 from torchmlx.kernels.spec import OLDEST
 
 
@@ -174,11 +175,22 @@ def test_launch():
     assert (up.grid, up.threadgroup, up.threadgroup_bytes) == ((32, 512, 16), (32, 8, 1), 8192)
     assert up.outputs == {"hidden": ((2, 8, 512), mx.float32)}
     assert (down.grid, down.threadgroup_bytes) == ((32, 2048, 2), 16_384)
-    assert (dict(down.template)["CHUNK"], dict(down.template)["SPAN"]) == (512, 8)
-    _, long = launch(outline(1, inner=8192), "decode")
-    assert (dict(long.template)["CHUNK"], dict(long.template)["SPAN"]) == (2048, 2)
+    assert launch(outline(1, inner=8192), "decode")[1].template == down.template
     with pytest.raises(ValueError, match="no empty arrays"):
         launch(outline(0), "decode")
+
+
+def test_more_hidden_values_than_are_staged():
+    """4200 values in two stretches; MLX's own sums on the CPU err by more than the bound."""
+    try:
+        find_clang()
+    except NoClang as error:
+        pytest.skip(str(error))
+    arrays = mixture(1, 2, experts=2, inner=4200, k=8)
+    with simulated(strict=False) as seen:
+        got = moe_decode(*map(mx.array, arrays.values()))
+    assert [str(report) for report in seen.reports] == []
+    assert judge(got, reference(*arrays.values()), 4e-12).fault == ""
 
 
 def test_cost_counts_the_chosen_experts():
