@@ -74,7 +74,7 @@ def verdict(
     }
 
 
-def as_tuple(results: Any) -> tuple[mx.array, ...]:
+def as_tuple(results: Any) -> tuple[Any, ...]:
     """One or several results as a tuple."""
     return tuple(results) if isinstance(results, tuple | list) else (results,)
 

@@ -1,5 +1,8 @@
 """`simulate`, `simulated` and what they refuse."""
 
+from dataclasses import replace
+from importlib import import_module
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -16,6 +19,9 @@ from torchmlx.kernels.simulator import (
     simulated,
 )
 from torchmlx.kernels.softmax import softmax
+
+# The package offers a function of the same name.
+module = import_module("torchmlx.kernels.simulator.simulate")
 
 COPY = "uint i = thread_position_in_grid.x; y[i] = x[i];"
 CALL = {
@@ -118,11 +124,15 @@ def test_our_kernels_in_a_block():
 
 
 def test_a_fault_in_a_block_raises(monkeypatch):
-    from torchmlx.kernels import softmax as module
+    recorded_call = module.recorded_call
 
-    broken = module.ROW.replace("out[start + c] =", "out[start + c + 1] =")
-    program = module.Program("softmax_row", ("x",), ("out",), broken)
-    monkeypatch.setattr(module, "ROW_PROGRAM", program)
+    def shifted(*arguments, **call):
+        recorded = recorded_call(*arguments, **call)
+        source = recorded.source.replace("out[start + c] =", "out[start + c + 1] =")
+        assert source != recorded.source
+        return replace(recorded, source=source)
+
+    monkeypatch.setattr(module, "recorded_call", shifted)
     x = mx.zeros((3, 41))
     message = r"error: bounds at source line \d+.*'out'"
     with pytest.raises(SimulationError, match=message) as raised, simulated():
