@@ -527,6 +527,7 @@ CASES = [
     _case(5, 40, 70, (2, 2, 3, 3, 3, 3), "rows beyond the last group are zero, few"),
     _case(1, 3, 3, 1, "fewer than 8 rows in constant memory, one group"),
     _case(70, 96, 70, (70,), "one group: plain matmul, edges", True),
+    _case(128, 512, 128, (64, 128), "Qwen3.6-35B-A3B's down, whole tiles only", True),
     _case(131, 40, 66, (65, 130), "two large groups, a row beyond", scale=0.3),
     _case(100, 2048, 65, (0, 31, 31, 90), "Qwen3.6-35B-A3B's K, empty groups, rows beyond", True),
     _case(45, 33, 64, 40, "more groups than a simdgroup has lanes", True),
