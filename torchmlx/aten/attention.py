@@ -10,79 +10,29 @@ from ..core import dtype as dtypes
 from ..core.layout import broadcast_shapes
 from ..core.op import composite, op
 from ..core.tensor import Tensor
+from ..kernels.attention import attention
+from ..kernels.matmul import matmul
 from ..kernels.softmax import softmax
 from ._calling import wide
 
 
-def _on_gpu() -> bool:
-    return mx.default_device().type == mx.gpu
-
-
-def _causal(rows: int, columns: int) -> mx.array:
-    """torch's causal mask: aligned at the top left, where MLX's "causal" is aligned at the bottom
-    right.
-    """
-    return mx.arange(columns)[None] <= mx.arange(rows)[:, None]
-
-
-def _zero_dead_rows(result: mx.array, alive: mx.array) -> mx.array:
-    """Rows that may attend to nothing give 0 in torch, NaN after a softmax."""
-    return mx.where(alive, result, mx.array(0, result.dtype))
-
-
-def _fused(query, key, value, mask, scale):
-    """MLX's fused kernel: [B, H, L, D] with grouped heads; accumulates in float32."""
-    result = mx.fast.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
-    if not isinstance(mask, mx.array):
-        return result
-    alive = mask if mask.dtype == mx.bool_ else mask != -math.inf
-    return _zero_dead_rows(result, mx.any(alive, axis=-1, keepdims=True))
-
-
-def _weights(scores: mx.array, mask) -> mx.array:
-    """Softmax of masked scores; rows that may attend to nothing are zero."""
-    if mask is not None and mask.dtype == mx.bool_:
-        scores = mx.where(mask, scores, mx.array(-math.inf, scores.dtype))
-    elif mask is not None:
-        scores = scores + mask.astype(scores.dtype)
-    # torch's CPU kernel gives 0 for rows of NaN scores as well as for rows masked everywhere.
-    alive = mx.any(scores > -math.inf, axis=-1, keepdims=True)
-    return _zero_dead_rows(softmax(scores, -1), alive)
-
-
-def _plain(query, key, value, mask, scale):
-    """Scores, softmax and weighted sum in float32 (float64 for float64), rounded once."""
-    kind = query.dtype
-    compute = mx.float64 if kind == mx.float64 else mx.float32
-    query, key, value = (x.astype(compute) for x in (query, key, value))
-    groups = query.shape[-3] // key.shape[-3] if query.ndim > 2 and key.ndim > 2 else 1
-    if groups > 1:
-        # One product per key head: its queries lie together, so no key is repeated.
-        shape = query.shape
-        query = query.reshape(*shape[:-3], key.shape[-3], groups * shape[-2], shape[-1])
-    scores = (query * scale) @ key.swapaxes(-1, -2)
-    if groups > 1:
-        scores = scores.reshape(*shape[:-1], key.shape[-2])
-    weights = _weights(scores, mask)
-    if groups > 1:
-        weights = weights.reshape(*query.shape[:-1], key.shape[-2])
-        result = (weights @ value).reshape(*shape[:-1], value.shape[-1])
-    else:
-        result = weights @ value
-    return result.astype(kind)
-
-
 @op("_attend", at=())
 def _attend(query, key, value, mask, causal, scale):
-    rows, columns = query.shape[-2], key.shape[-2]
+    rows, columns, lead = query.shape[-2], key.shape[-2], query.shape[:-2]
     if 0 in query.shape or columns == 0:
-        lead = query.shape[:-1]
-        return mx.zeros((*lead, value.shape[-1]), query.dtype)
-    if _on_gpu() and query.ndim == 4:
-        if causal:
-            mask = "causal" if rows == columns else _causal(rows, columns)
-        return _fused(query, key, value, mask, scale)
-    return _plain(query, key, value, _causal(rows, columns) if causal else mask, scale)
+        return mx.zeros((*lead, rows, value.shape[-1]), query.dtype)
+    if mask is not None and query.ndim > 4:
+        mask = mx.broadcast_to(mask, (*lead, rows, columns))
+    if mask is not None and mask.ndim > 2:
+        mask = _four(mask)
+    q, k, v = (_four(x) for x in (query, key, value))
+    return attention(q, k, v, mask, causal=causal, scale=scale).reshape(*lead, rows, v.shape[-1])
+
+
+def _four(x: mx.array) -> mx.array:
+    """x [..., H, L, D] with all axes before H as one."""
+    shape = (1,) * max(0, 4 - x.ndim) + x.shape
+    return x.reshape(math.prod(shape[:-3]), *shape[-3:])
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
@@ -147,11 +97,19 @@ def _same_lead(*tensors: Tensor):
 @op("_attention_weights", at=())
 def _attention_weights(query, key, mask, causal, scale):
     """softmax(query @ key.T * scale + mask) in query's dtype, for dropout to act on."""
+    rows, columns = query.shape[-2], key.shape[-2]
     if causal:
-        mask = _causal(query.shape[-2], key.shape[-2])
+        mask = mx.arange(columns)[None] <= mx.arange(rows)[:, None]
     groups = query.shape[-3] // key.shape[-3] if query.ndim > 2 and key.ndim > 2 else 1
     key = mx.repeat(key, groups, axis=-3) if groups > 1 else key
-    return _weights(wide(query) @ wide(key).swapaxes(-1, -2) * scale, mask).astype(query.dtype)
+    scores = matmul(wide(query), wide(key).swapaxes(-1, -2)) * scale
+    if mask is not None and mask.dtype == mx.bool_:
+        scores = mx.where(mask, scores, mx.array(-math.inf, scores.dtype))
+    elif mask is not None:
+        scores = scores + mask.astype(scores.dtype)
+    # A row that may attend to nothing is 0, as in torch.
+    alive = mx.any(scores > -math.inf, axis=-1, keepdims=True)
+    return mx.where(alive, softmax(scores, -1), 0).astype(query.dtype)
 
 
 def _with_dropout(query, key, value, mask, p, causal, scale):

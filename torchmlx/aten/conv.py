@@ -1,7 +1,8 @@
 """Convolutions: torch's channels first outside, channels last inside, accumulated in float32.
 
 On the CPU a convolution is a sum of matrix products, one a kernel tap (0.19 s where MLX's own takes
-0.47 s: 64 -> 64 channels, 3x3x3 on 4x32x32, 2 cores, 2026-12-02); MLX's own serves the GPU.
+0.47 s: 64 -> 64 channels, 3x3x3 on 4x32x32, 2 cores, 2026-12-02); the GPU has kernels/conv2d.py
+and conv3d.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import math
 import mlx.core as mx
 
 from ..core.op import op
+from ..kernels.conv2d import conv2d
+from ..kernels.conv3d import conv3d
 from ..kernels.gemv import linear as product
+from ..kernels.matmul import matmul
 from ._calling import is_float, wide
 from .linear import c_name
 
@@ -130,6 +134,12 @@ def _on_gpu(x: mx.array) -> bool:
     return mx.default_device().type == mx.gpu and x.dtype == mx.float32
 
 
+def _by_kernel(x, w, bias, stride, pads):
+    """One dense kernel without dilation; it pads by itself and sums half precision in float32."""
+    kernel = conv2d if x.ndim == 4 else conv3d
+    return kernel(_channels_last(x), _channels_last(w), bias, stride, pads)
+
+
 def _convolved(x, w, stride, dilation, groups, outputs):
     """x [N, *spatial, C] already padded; w [O, *kernel, C / groups]."""
     if not _on_gpu(x):
@@ -187,6 +197,9 @@ def convolve(n: int, input, weight, bias, stride, padding, dilation, groups):
     stride, dilation = spread(stride, n, "stride"), spread(dilation, n, "dilation")
     pads = _pads(padding, kernel, dilation, stride)
     outputs = _output_sizes(x.shape[2:], pads, kernel, stride, dilation)
+    dense = n > 1 and groups == 1 and set(dilation) == {1} and 0 not in (*x.shape, *weight.shape)
+    if dense and mx.default_device().type == mx.gpu and is_float(x) and x.dtype != mx.complex64:
+        return _finished(_by_kernel(x, weight, bias, stride, pads), None, input, n)
     wide_x, w = _channels_last(_computed(x)), _channels_last(_computed(weight))
     if any(p != (0, 0) for p in pads):
         wide_x = mx.pad(wide_x, [(0, 0), *pads, (0, 0)])
@@ -214,7 +227,7 @@ def _transposed_by_taps(x, w, stride, dilation, groups, full):
     w = w.reshape(groups, depth, *kernel, width)
     total = mx.zeros((batch, *full, groups * width), x.dtype)
     for tap in itertools.product(*map(range, kernel)):
-        part = rows @ w[(slice(None), slice(None), *tap)]  # [G, rows, O / G]
+        part = matmul(rows, w[(slice(None), slice(None), *tap)])  # [G, rows, O / G]
         part = part.swapaxes(0, 1).reshape(batch, *spatial, groups * width)
         where = tuple(
             slice(t * d, t * d + (n - 1) * s + 1, s)

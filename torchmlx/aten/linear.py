@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from ..core.op import op
 from ..kernels.gemv import linear as product
+from ..kernels.matmul import matmul
 from ._calling import is_float, torch_name, wide
 
 # torch's C++ type names, as its matmul spells them.
@@ -94,6 +95,6 @@ def bilinear(input1, input2, weight, bias=None):
     outputs, k, n = weight.shape
     lead = input1.shape[:-1]
     a, b, w = wide(input1).reshape(-1, k), wide(input2).reshape(-1, n), wide(weight)
-    left = a @ w.transpose(1, 0, 2).reshape(k, outputs * n)  # [rows, outputs * n]
+    left = matmul(a, w.transpose(1, 0, 2).reshape(k, outputs * n))  # [rows, outputs * n]
     result = (left.reshape(-1, outputs, n) * b[:, None]).sum(axis=-1).reshape(*lead, outputs)
     return (result if bias is None else result + wide(bias)).astype(input1.dtype)

@@ -8,9 +8,9 @@ import mlx.core as mx
 
 from ..core import dtype as dtypes
 from ..core.op import composite, op
+from ..kernels.log_softmax import log_softmax
 from ._calling import wide
 from .reduce import total
-from .softmax import log_softmax_of
 
 
 def legacy_reduction(size_average, reduce, reduction: str) -> str:
@@ -172,7 +172,7 @@ def _nll_loss(input, target, weight, ignore_index, reduction):
 
 @op("_cross_entropy", at=())
 def _cross_entropy(input, target, weight, ignore_index, reduction, smoothing):
-    logp = log_softmax_of(wide(input), 1 if input.ndim > 1 else 0)
+    logp = log_softmax(wide(input), 1 if input.ndim > 1 else 0)
     return _nll(logp, target, weight, ignore_index, reduction, smoothing).astype(input.dtype)
 
 
@@ -183,7 +183,7 @@ def _soft_cross_entropy(input, target, weight, reduction, smoothing):
     classes = x.shape[axis]
     if smoothing:
         target = target * (1 - smoothing) + smoothing / classes
-    loss = log_softmax_of(x, axis) * target
+    loss = log_softmax(x, axis) * target
     if weight is not None:
         loss = loss * _per_class(weight, loss, axis)
     loss = -mx.sum(loss, axis=axis)

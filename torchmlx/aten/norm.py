@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from ..core.op import composite, op
 from ..core.tensor import Tensor
+from ..kernels.rms_norm import rms_norm as rms_norm_kernel
 from ._calling import count, is_float, torch_name, wide
 from .reduce import total, vector_norm_of
 
@@ -65,10 +66,11 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     shape = _check_trailing("RMSNorm", input, normalized_shape, weight, None)
     if input.size == 0:
         return input
-    x = wide(input).reshape(*input.shape[: input.ndim - len(shape)], math.prod(shape))
-    eps = mx.finfo(x.dtype).eps if eps is None else eps
-    result = mx.fast.rms_norm(x, _flat(weight, x), eps)
-    return result.reshape(input.shape).astype(input.dtype)
+    x = input.reshape(*input.shape[: input.ndim - len(shape)], math.prod(shape))
+    weight = None if weight is None else weight.reshape(-1)
+    # torch's default is the resolution of the type it computes in.
+    eps = mx.finfo(wide(x).dtype).eps if eps is None else eps
+    return rms_norm_kernel(x, weight, eps=eps).reshape(input.shape)
 
 
 def _moments(x: mx.array, axes) -> tuple[mx.array, mx.array]:

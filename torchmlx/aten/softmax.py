@@ -6,9 +6,9 @@ import mlx.core as mx
 
 from ..core.layout import wrap_dim
 from ..core.op import op
+from ..kernels.log_softmax import log_softmax as log_kernel
 from ..kernels.softmax import softmax as kernel
-from ._calling import cast, is_float, numpy_names, torch_name, wide
-from .reduce import total
+from ._calling import cast, is_float, numpy_names, torch_name
 
 
 def _prepared(name: str, x: mx.array, dim: int, dtype) -> tuple[mx.array, int]:
@@ -31,19 +31,9 @@ def softmax(input, dim, dtype=None):
     return kernel(x, axis) if x.size else x
 
 
-def log_softmax_of(x: mx.array, axis: int) -> mx.array:
-    """x - log(sum(exp(x))) along an axis of a float32 or float64 array."""
-    shifted = x - mx.max(x, axis=axis, keepdims=True)
-    return shifted - mx.log(total(mx.exp(shifted), (axis,), True))
-
-
 @op(at=("torch", "Tensor", "special"))
 @numpy_names
 def log_softmax(input, dim, dtype=None):
-    """log(softmax(input)), computed in float32 for half precision. torch.log_softmax."""
+    """log(softmax(input)), accumulated in float32; `dtype` casts first. torch.log_softmax."""
     x, axis = _prepared("log_softmax", input, dim, dtype)
-    if not x.size:
-        return x
-    if x.ndim == 0:
-        return x - x
-    return log_softmax_of(wide(x), axis).astype(x.dtype)
+    return log_kernel(x, axis) if x.size else x

@@ -1,9 +1,10 @@
-"""Activation functions as modules. (MultiheadAttention is in attention.py.)"""
+"""Activation functions as modules; attention.py holds MultiheadAttention, which torch puts here."""
 
 from __future__ import annotations
 
 from .. import functional as F
 from .. import init as initial
+from .attention import MultiheadAttention as MultiheadAttention
 from .linear import empty
 from .module import Module
 
