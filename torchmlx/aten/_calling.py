@@ -54,7 +54,12 @@ def reduce_axes(x: mx.array, dim, keepdim: bool, function) -> mx.array:
     axes = reduced_axes(dim, x.ndim)
     if x.ndim == 0:
         return mx.reshape(function(mx.reshape(x, (1,)), (0,), False), ())
-    return function(x, axes, keepdim)
+    result = function(x, axes, keepdim)
+    if result.size == 0:
+        # Only its shape and dtype are used. MLX 0.32.4 reduces empty arrays on the CPU by flags it
+        # never set, and may not come back (seen on Linux, 2026-12-02).
+        return mx.zeros(result.shape, result.dtype)
+    return result
 
 
 def reduced_shape(shape, dim, keepdim: bool) -> tuple[int, ...]:

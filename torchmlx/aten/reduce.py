@@ -36,6 +36,9 @@ def total(x: mx.array, axes, keepdim: bool = False) -> mx.array:
     """Sum over axes, in x's dtype, in blocks: rounding grows with the logarithm of the length."""
     if x.ndim == 0:
         return x
+    if x.size == 0:  # not MLX's to reduce: see reduce_axes
+        kept = [1 if a in axes else n for a, n in enumerate(x.shape) if keepdim or a not in axes]
+        return mx.zeros(kept, x.dtype)
     if x.dtype == mx.complex64 and count(x.shape, axes) > BLOCK:
         return total(mx.real(x), axes, keepdim) + 1j * total(mx.imag(x), axes, keepdim)
     if is_float(x):
