@@ -36,9 +36,11 @@ def _four(x: mx.array) -> mx.array:
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
-    if mask is not None and causal:
+    # torch's fused kernel for [B, H, L, E] takes both, its other paths refuse.
+    if mask is not None and causal and query.ndim != 4:
         raise RuntimeError(
-            "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
+            "_scaled_dot_product_attention: Explicit attn_mask should not be set when "
+            "is_causal=True"
         )
     if not query.dtype is key.dtype is value.dtype:
         raise RuntimeError(
@@ -98,6 +100,11 @@ def _same_lead(*tensors: Tensor):
 def _attention_weights(query, key, mask, causal, scale):
     """softmax(query @ key.T * scale + mask) in query's dtype, for dropout to act on."""
     rows, columns = query.shape[-2], key.shape[-2]
+    if causal and mask is not None:
+        raise RuntimeError(
+            "_scaled_dot_product_attention: Explicit attn_mask should not be set when "
+            "is_causal=True"
+        )
     if causal:
         mask = mx.arange(columns)[None] <= mx.arange(rows)[:, None]
     groups = query.shape[-3] // key.shape[-3] if query.ndim > 2 and key.ndim > 2 else 1

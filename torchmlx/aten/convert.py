@@ -54,7 +54,7 @@ def cast_array(array: mx.array, source: dtype, target: dtype) -> mx.array:
 
 def converted(x: Tensor, target: dtype, where: device) -> Tensor:
     """A copy of x as (dtype, device), keeping its order of dimensions."""
-    if where.type != "cpu" and target is dtypes.float64:
+    if where.type not in ("cpu", "meta") and target is dtypes.float64:
         raise TypeError(
             "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support "
             "float64. Please use float32 instead."
