@@ -5,12 +5,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "copy.h"
 #include "heads.h"
 #include "pool.h"
 #include "products.h"
 #include "rows.h"
 
 namespace nb = nanobind;
+namespace mx = mlx::core;
 using namespace nb::literals;
 
 #define STRING_OF(x) #x
@@ -47,6 +49,14 @@ NB_MODULE(_native, m) {
   m.def("use_instruction_set", &use, "name"_a);
   m.def("threads", &threads);
   m.def("set_threads", &set_threads, "count"_a, nb::call_guard<nb::gil_scoped_release>());
+
+  m.def("read_all",
+        [](mx::array x) {
+          x.eval();
+          nb::gil_scoped_release free;
+          return read_all(x.data<void>(), x.nbytes());
+        },
+        "x"_a);
 
   m.def("linear", &linear, "x"_a, "w"_a, "bias"_a.none() = nb::none());
   m.def("matmul", &matmul, "a"_a, "b"_a);

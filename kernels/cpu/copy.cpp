@@ -1,5 +1,6 @@
 #include "copy.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "pool.h"
@@ -56,6 +57,19 @@ void copy(const Copy& p) {
     default:
       return copy_items<uint64_t>(p);
   }
+}
+
+uint64_t read_all(const void* x, size_t bytes) {
+  auto* words = static_cast<const uint64_t*>(x);
+  std::atomic<uint64_t> total{0};
+  parallel(bytes / 8, 1 << 16, [&](int64_t begin, int64_t end) {
+    uint64_t sum = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      sum += words[i];
+    }
+    total += sum;
+  });
+  return total;
 }
 
 }  // namespace torchmlx

@@ -1,4 +1,4 @@
-// Copies of arrays with any strides into contiguous memory.
+// Copies of arrays with any strides into contiguous memory, and reading for its own sake.
 #pragma once
 
 #include <cstddef>
@@ -15,5 +15,8 @@ struct Copy {
 };
 
 void copy(const Copy& p);
+
+// Reads `bytes` bytes on all threads, to measure how fast that is; returns something made of them.
+uint64_t read_all(const void* x, size_t bytes);
 
 }  // namespace torchmlx

@@ -80,7 +80,19 @@ INLINE vu select(vi condition, vu yes, vu no) {
   return (yes & (vu)condition) | (no & ~(vu)condition);
 }
 // The second operand where either is NaN.
+#if defined(__AVX512F__)
+INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE vf smaller(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX2__)
+INLINE vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE vf smaller(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
+#elif defined(__x86_64__)
+INLINE vf larger(vf a, vf b) { return (vf)_mm_max_ps((__m128)a, (__m128)b); }
+INLINE vf smaller(vf a, vf b) { return (vf)_mm_min_ps((__m128)a, (__m128)b); }
+#else
 INLINE vf larger(vf a, vf b) { return select(a > b, a, b); }
+INLINE vf smaller(vf a, vf b) { return select(a < b, a, b); }
+#endif
 
 INLINE vu widen_bits(vh v) {
 #if defined(__AVX512F__)

@@ -1,20 +1,25 @@
 // Softmax and its logarithm along an axis, in float32.
 //
-// A row is read in chunks, each for its largest value and then for its sum of exponentials, and once
-// more for the results. NaN reaches all of its row through the sum; a row of -inf is NaN because
-// -inf is subtracted from itself.
+// A row is read in chunks: each for its largest value, then for its exponentials, which are kept as
+// floats and scaled once the row's sum is known. NaN reaches all of its row through the sum; a row
+// of -inf is NaN because -inf is subtracted from itself.
 #include "math.h"
 
 namespace torchmlx::ISA {
 namespace {
 
-// Values of a chunk: 8192 floats stay in the first-level cache between the two passes over them.
+// Values of a chunk: 8192 floats stay in the first-level cache between the passes over them.
 constexpr int64_t CHUNK = 8192;
 
 // Values below which threads cost more than they bring.
 constexpr int64_t SMALL = 1 << 14;
 
+// Rows of half types up to which exponentials are kept: 1 MiB of floats, a second-level cache.
+constexpr int64_t KEPT = 1 << 18;
+
 constexpr float LOWEST = -__builtin_inff();
+
+enum { PARTS, EXPONENTIALS };
 
 struct Part {
   float largest, sum;  // sum of e^(x - largest); 0 where all are -inf
@@ -24,42 +29,60 @@ struct Part {
 INLINE float shift_of(float largest) { return largest == LOWEST ? 0.0f : largest; }
 
 template <class T>
-Part examine(const T* x, int64_t n) {
-  vf top = splat(LOWEST);
+float largest_of(const T* x, int64_t n) {
+  vf top[4] = {splat(LOWEST), splat(LOWEST), splat(LOWEST), splat(LOWEST)};
   int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    top = larger(load(x + i), top);
-  }
-  float most = largest(top);
-  for (; i < n; ++i) {
-    float value = to_float(x[i]);
-    most = value > most ? value : most;
-  }
-  vf shift = splat(shift_of(most)), total[2] = {};
-  for (i = 0; i + 2 * W <= n; i += 2 * W) {
-    total[0] += exponential(load(x + i) - shift);
-    total[1] += exponential(load(x + i + W) - shift);
+  for (; i + 4 * W <= n; i += 4 * W) {
+    for (int j = 0; j < 4; ++j) {
+      top[j] = larger(load(x + i + j * W), top[j]);
+    }
   }
   for (; i < n; i += W) {
-    int64_t left = n - i;
-    vf value = left >= W ? load(x + i) : load_or(x + i, left, LOWEST);
-    total[0] += exponential(value - shift);
+    top[0] = larger(n - i >= W ? load(x + i) : load_or(x + i, n - i, LOWEST), top[0]);
+  }
+  return largest(larger(larger(top[0], top[1]), larger(top[2], top[3])));
+}
+
+// The part of a chunk; `kept`, if there is one, gets the exponentials. It may be x.
+template <class T>
+Part examine(const T* x, int64_t n, float* kept) {
+  float most = largest_of(x, n);
+  vf shift = splat(shift_of(most)), total[2] = {};
+  int64_t i = 0;
+  for (; i + 2 * W <= n; i += 2 * W) {
+    for (int j = 0; j < 2; ++j) {
+      vf e = exponential(load(x + i + j * W) - shift);
+      total[j] += e;
+      if (kept) {
+        store(kept + i + j * W, e);
+      }
+    }
+  }
+  for (; i < n; i += W) {
+    int64_t left = min(n - i, W);
+    vf e = exponential((left == W ? load(x + i) : load_or(x + i, left, LOWEST)) - shift);
+    total[0] += e;
+    if (kept) {
+      left == W ? store(kept + i, e) : store(kept + i, e, left);
+    }
   }
   return {most, sum(total[0] + total[1])};
 }
 
+// Results of a chunk from what was kept, or from x.
 template <class T>
-void finish(const Softmax& p, const T* x, T* out, int64_t n, Part row) {
-  vf top = splat(row.largest), factor = splat(1.0f / row.sum), log = splat(logarithm(row.sum));
+void finish(const Softmax& p, const T* x, const float* kept, T* out, int64_t n, Part chunk,
+            Part row) {
+  vf top = splat(row.largest), log = splat(logarithm(row.sum));
+  // Not from a chunk's shift: one of -inf has 0 for all its exponentials, and scales by 0.
+  float scale = kept ? exponential(splat(chunk.largest - row.largest))[0] : 1.0f;
+  vf factor = splat(scale / row.sum);
   for (int64_t i = 0; i < n; i += W) {
-    int64_t left = n - i;
-    vf value = (left >= W ? load(x + i) : load(x + i, left)) - top;
-    vf result = p.logarithm ? value - log : exponential(value) * factor;
-    if (left >= W) {
-      store(out + i, result);
-    } else {
-      store(out + i, result, left);
-    }
+    int64_t left = min(n - i, W);
+    vf value = kept ? (left == W ? load(kept + i) : load(kept + i, left))
+                    : (left == W ? load(x + i) : load(x + i, left)) - top;
+    vf result = p.logarithm ? value - log : (kept ? value : exponential(value)) * factor;
+    left == W ? store(out + i, result) : store(out + i, result, left);
   }
 }
 
@@ -69,16 +92,46 @@ Part merge(Part a, Part b) {
                     b.sum * exponential(splat(b.largest - shift))[0]};
 }
 
+Part merge(const Part* parts, int64_t count) {
+  Part all = parts[0];
+  for (int64_t i = 1; i < count; ++i) {
+    all = merge(all, parts[i]);
+  }
+  return all;
+}
+
+// Where the exponentials of `rows` rows are kept: in the results, in memory, or nowhere.
+template <class T>
+float* memory_for(const Softmax& p, int64_t rows, T* out) {
+  if (p.logarithm) {
+    return nullptr;
+  }
+  if constexpr (is_float<T>) {
+    return out;
+  } else {
+    return p.n > KEPT ? nullptr
+                      : static_cast<float*>(scratch(EXPONENTIALS, rows * p.n * sizeof(float)));
+  }
+}
+
 // A thread for each row, which stays in its second-level cache up to some 100,000 columns.
 template <class T>
 void whole_rows(const Softmax& p, const T* x, T* out) {
+  int64_t chunks = divide_up(p.n, CHUNK);
   parallel(p.outer, SMALL / p.n + 1, [&](int64_t begin, int64_t end) {
+    auto* parts = static_cast<Part*>(scratch(PARTS, chunks * sizeof(Part)));
     for (int64_t at = begin * p.n; at < end * p.n; at += p.n) {
-      Part row = examine(x + at, min(CHUNK, p.n));
-      for (int64_t i = CHUNK; i < p.n; i += CHUNK) {
-        row = merge(row, examine(x + at + i, min(CHUNK, p.n - i)));
+      float* kept = memory_for(p, 1, out + at);
+      for (int64_t c = 0; c < chunks; ++c) {
+        int64_t i = c * CHUNK;
+        parts[c] = examine(x + at + i, min(CHUNK, p.n - i), kept ? kept + i : nullptr);
       }
-      finish(p, x + at, out + at, p.n, row);
+      Part row = merge(parts, chunks);
+      for (int64_t c = 0; c < chunks; ++c) {
+        int64_t i = c * CHUNK;
+        finish(p, x + at + i, kept ? kept + i : nullptr, out + at + i, min(CHUNK, p.n - i),
+               parts[c], row);
+      }
     }
   });
 }
@@ -87,22 +140,25 @@ void whole_rows(const Softmax& p, const T* x, T* out) {
 template <class T>
 void shared_rows(const Softmax& p, const T* x, T* out) {
   int64_t chunks = divide_up(p.n, CHUNK), pieces = p.outer * chunks;
-  auto* parts = static_cast<Part*>(scratch(0, pieces * sizeof(Part)));
+  auto* parts = static_cast<Part*>(scratch(PARTS, (pieces + p.outer) * sizeof(Part)));
+  Part* rows = parts + pieces;
+  float* kept = memory_for(p, p.outer, out);
   auto each = [&](auto body) {
     parallel(pieces, 1, [&](int64_t begin, int64_t end) {
       for (int64_t piece = begin; piece < end; ++piece) {
-        int64_t row = piece / chunks, first = piece % chunks * CHUNK;
-        body(piece, row * chunks, row * p.n + first, min(CHUNK, p.n - first));
+        int64_t row = piece / chunks, first = piece % chunks * CHUNK, at = row * p.n + first;
+        body(piece, row, at, min(CHUNK, p.n - first), kept ? kept + at : nullptr);
       }
     });
   };
-  each([&](int64_t piece, int64_t, int64_t at, int64_t n) { parts[piece] = examine(x + at, n); });
-  for (int64_t piece = 0; piece < pieces; ++piece) {
-    int64_t first = piece / chunks * chunks;
-    parts[first] = piece == first ? parts[first] : merge(parts[first], parts[piece]);
+  each([&](int64_t piece, int64_t, int64_t at, int64_t n, float* to) {
+    parts[piece] = examine(x + at, n, to);
+  });
+  for (int64_t row = 0; row < p.outer; ++row) {
+    rows[row] = merge(parts + row * chunks, chunks);
   }
-  each([&](int64_t, int64_t first, int64_t at, int64_t n) {
-    finish(p, x + at, out + at, n, parts[first]);
+  each([&](int64_t piece, int64_t row, int64_t at, int64_t n, const float* from) {
+    finish(p, x + at, from, out + at, n, parts[piece], rows[row]);
   });
 }
 

@@ -1,0 +1,181 @@
+"""Our CPU kernels against torch on the same cores, work by work, in one run.
+
+Both sides use as many threads as this process has cores, take turns, and read weights that come
+from memory where the work is bound by it. Times are medians in milliseconds.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's idle threads would take our cores
+
+import mlx.core as mx  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from torchmlx.kernels import native, registry  # noqa: E402
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# A side stops when it has been measured this often, or for this long (s) after a few times.
+MOST, LEAST, SECONDS = 15, 3, 2.0
+
+# Copies of weights that take turns: together larger than a last-level cache of 32 MiB.
+ROTATED = 128 << 20
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something both can do. `reads`: bytes that must come from memory, 0 if that is not the limit;
+    `target`: torch's time over ours that issue 4 asks for on a machine with AMX."""
+
+    name: str
+    ours: Callable[[], object]
+    torch: Callable[[], object]
+    target: float
+    reads: int = 0
+    calls: int = 1
+
+
+def main() -> None:
+    """Measure everything and print a line for each work."""
+    threads = native.cores()
+    torch.set_num_threads(threads)
+    module, reason = native.load()
+    print(f"{threads} threads; {module.instruction_set() if module else reason}")
+    bandwidth = read_bandwidth(module)
+    print(f"read bandwidth: {bandwidth / 1e9:.1f} GB/s\n")
+    print(f"{'work':46}{'ours':>9}{'torch':>9}{'ratio':>8}{'target':>8}  bandwidth")
+    for work in works():
+        ours, theirs = alternate(work.ours, work.torch)
+        ours, theirs = ours / work.calls, theirs / work.calls
+        share = f"{work.reads / ours / bandwidth:9.0%}" if work.reads else ""
+        print(
+            f"{work.name:46}{1e3 * ours:9.3f}{1e3 * theirs:9.3f}{theirs / ours:7.2f}x"
+            f"{work.target:7.1f}x  {share}",
+            flush=True,
+        )
+
+
+def alternate(*sides: Callable[[], object]) -> list[float]:
+    """The median time of each side in seconds; they take turns.
+
+    First calls do not count, unless one takes so long that it has to do.
+    """
+    first = [timed(side) for side in sides]
+    times: list[list[float]] = [[] for _ in sides]
+    began = time.perf_counter()
+    while max(first) < SECONDS and len(times[0]) < MOST:
+        if len(times[0]) >= LEAST and time.perf_counter() - began > SECONDS * len(sides):
+            break
+        for side, taken in zip(sides, times, strict=True):
+            taken.append(timed(side))
+    return [statistics.median(taken or [once]) for taken, once in zip(times, first, strict=True)]
+
+
+def timed(side: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    start = time.perf_counter()
+    side()
+    return time.perf_counter() - start
+
+
+def read_bandwidth(module: Any) -> float:
+    """Bytes per second that all threads read from memory: the better of torch's and our loop."""
+    x, ours = torch.ones(ROTATED), mx.ones(ROTATED)
+    mx.eval(ours)
+    sides: list[Callable[[], object]] = [lambda: x.sum()]
+    if module:
+        sides.append(lambda: module.read_all(ours))
+    return 4 * ROTATED / min(alternate(*sides))
+
+
+def pair(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> tuple[mx.array, torch.Tensor]:
+    """The same random values for both."""
+    values = np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(scale)
+    return mx.array(values).astype(getattr(mx, dtype)), torch.tensor(values).to(DTYPES[dtype])
+
+
+def works() -> Iterator[Work]:
+    """The works of issue 4's table that have a kernel."""
+    for dtype in DTYPES:
+        yield product(dtype)
+    for dtype in DTYPES:
+        yield from single_rows(dtype)
+    for rows in (1, 32):
+        for dtype in ("float32", "bfloat16"):
+            yield softmax(rows, dtype)
+    yield norm("bfloat16")
+    for dtype in ("float32", "bfloat16"):
+        yield attend("decode 1 of 4096", dtype, 1, 4096, 1.2)
+        yield attend("prefill 512", dtype, 512, 512, 0.9)
+
+
+def product(dtype: str) -> Work:
+    """256x2048 @ 2048x8192."""
+    a, ta = pair((256, 2048), dtype)
+    b, tb = pair((2048, 8192), dtype)
+    matmul = registry.get("matmul").function
+    mx.eval(a, b)
+    return Work(f"matmul 256x2048 @ 2048x8192 {dtype}", lambda: mx.eval(matmul(a, b)),
+                lambda: ta @ tb, 0.9)  # fmt: skip
+
+
+def single_rows(dtype: str) -> Iterator[Work]:
+    """A token through layers 2048 -> 8192, as many as do not fit the cache."""
+    linear = registry.get("gemv").function
+    x, tx = pair((1, 2048), dtype)
+    w, tw = pair((8192, 2048), dtype, 0.02)
+    count = -(-ROTATED // w.nbytes)
+    many = [w + 0 for _ in range(count)]
+    torches = [tw.clone() for _ in range(count)]
+    mx.eval(x, many)
+    target = 1.0 if dtype == "float32" else 4.0
+    yield Work(
+        f"linear 1x2048 -> 8192 {dtype}",
+        lambda: mx.eval([linear(x, each) for each in many]),
+        lambda: [torch.nn.functional.linear(tx, each) for each in torches],
+        target,
+        w.nbytes,
+        count,
+    )
+
+
+def softmax(rows: int, dtype: str) -> Work:
+    """A vocabulary's probabilities."""
+    x, tx = pair((rows, 151_936), dtype)
+    function = registry.get("softmax").function
+    mx.eval(x)
+    return Work(f"softmax {rows}x151936 {dtype}", lambda: mx.eval(function(x)),
+                lambda: torch.softmax(tx, -1), 1.0)  # fmt: skip
+
+
+def norm(dtype: str) -> Work:
+    """A prompt's norms."""
+    x, tx = pair((512, 2048), dtype)
+    w, tw = pair((2048,), dtype)
+    function = registry.get("rms_norm").function
+    mx.eval(x, w)
+    return Work(f"rms_norm 512x2048 {dtype}", lambda: mx.eval(function(x, w)),
+                lambda: torch.nn.functional.rms_norm(tx, (2048,), tw, 1e-6), 1.0)  # fmt: skip
+
+
+def attend(name: str, dtype: str, queries: int, keys: int, target: float) -> Work:
+    """32 heads, 8 heads of keys and values of 128."""
+    q, tq = pair((1, 32, queries, 128), dtype)
+    k, tk = pair((1, 8, keys, 128), dtype)
+    causal = queries > 1
+    attention = registry.get("attention").function
+    mx.eval(q, k)
+
+    def theirs():
+        return torch.nn.functional.scaled_dot_product_attention(
+            tq, tk, tk, is_causal=causal, enable_gqa=True
+        )
+
+    return Work(f"attention {name}, 32/8 heads x 128 {dtype}",
+                lambda: mx.eval(attention(q, k, k, causal=causal)), theirs, target)  # fmt: skip
