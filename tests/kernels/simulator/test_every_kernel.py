@@ -15,7 +15,7 @@ from torchmlx.kernels.accuracy import bound, judge, to_numpy
 from torchmlx.kernels.dispatch import use
 from torchmlx.kernels.recording import record
 from torchmlx.kernels.simulator import check_syntax, compiler, program, simulated
-from torchmlx.kernels.simulator.report import LARGE, SMALL, work
+from torchmlx.kernels.simulator.report import SMALL, work
 from torchmlx.kernels.spec import FALLBACK
 
 # Kernel -> what it may do outside the specification, and why; see the kernel's file.
@@ -37,7 +37,9 @@ def cases():
 def params(wanted):
     for kernel, case, dtype, turn in cases():
         if wanted(work(kernel, case, dtype)):
-            marks = () if turn and work(kernel, case, dtype) <= LARGE else pytest.mark.slow
+            # The fast arm compiles every program a second time: make test-full, for CI's 15 minutes.
+            brief = turn and work(kernel, case, dtype) <= SMALL
+            marks = () if brief else pytest.mark.slow
             label = f"{kernel.name}-{case.label}-{dtype}"
             yield pytest.param(kernel, case, dtype, id=label, marks=marks)
 
