@@ -37,7 +37,7 @@ def cases():
 def params(wanted):
     for kernel, case, dtype, turn in cases():
         if wanted(work(kernel, case, dtype)):
-            # The fast arm compiles every program a second time: make test-full, for CI's 15 minutes.
+            # The fast arm compiles every program again: left to make test-full for time.
             brief = turn and work(kernel, case, dtype) <= SMALL
             marks = () if brief else pytest.mark.slow
             label = f"{kernel.name}-{case.label}-{dtype}"
