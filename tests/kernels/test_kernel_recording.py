@@ -104,12 +104,18 @@ def expected_buffers(launch, kinds):
 def test_the_policy_builds_the_metal_graph_of_its_choice():
     for name in registry.names():
         kernel = registry.get(name)
-        for case in kernel.cases:
+        for case in kernel.cases if kernel.metal else ():
             arrays = case.outline("bfloat16")
+            want = registry.chosen(kernel, case).get("bfloat16", FALLBACK)
             with use("metal"), trace() as calls:
-                nodes = record(lambda *a, k=kernel, c=case: k.function(*a, **c.keywords), *arrays)
+                if want == FALLBACK:  # only traced: MLX cannot export all of its own operations
+                    kernel.function(*arrays, **case.keywords)
+                    nodes = []
+                else:
+                    nodes = record(
+                        lambda *a, k=kernel, c=case: k.function(*a, **c.keywords), *arrays
+                    )
             (call,) = calls
-            want = registry.chosen(kernel, case)["bfloat16"]
             assert (call.backend, call.variant or FALLBACK) == (
                 ("fallback", FALLBACK) if want == FALLBACK else ("metal", want)
             )
