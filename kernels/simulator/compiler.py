@@ -1,5 +1,6 @@
 """clang: finding it, and compiling kernels with it, once each."""
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE / "include"
 RUNTIME = HERE / "runtime"
+
+MONTH = 30 * 24 * 3600.0
 
 OLDEST = 16
 NEWEST_LOOKED_FOR = 30
@@ -36,6 +40,8 @@ LANGUAGE = (
     *("-Xclang", "-cl-single-precision-constant"),
     *("-Xclang", "-ffloat16-excess-precision=none"),
     *("-Xclang", "-fbfloat16-excess-precision=none"),
+    # A cache that was copied has other times, not other headers.
+    *("-Xclang", "-fvalidate-ast-input-files-content"),
 )
 
 # The instrumentation calls our own functions (runtime/hooks.cpp). ThreadSanitizer's pass leaves
@@ -105,12 +111,22 @@ def _version(path: str) -> int:
     return int(found[1]) if found else 0
 
 
+@lru_cache
 def cache_folder() -> Path:
-    """Where compiled kernels stay: `simulator` in $TORCHMLX_CACHE or ~/.cache/torchmlx."""
+    """Where everything that is compiled stays: a folder of `simulator` in the cache.
+
+    The cache is $TORCHMLX_CACHE or ~/.cache/torchmlx. Other versions of the simulator and of clang
+    have folders beside it; those that took in nothing for a month are dropped when one is made.
+    """
     named = os.environ.get("TORCHMLX_CACHE")
-    folder = Path(named) if named else Path.home() / ".cache" / "torchmlx"
-    folder = folder / "simulator"
-    folder.mkdir(parents=True, exist_ok=True)
+    above = (Path(named) if named else Path.home() / ".cache" / "torchmlx") / "simulator"
+    folder = above / _foundation()
+    if not folder.is_dir():
+        above.mkdir(parents=True, exist_ok=True)
+        for other in above.iterdir():
+            if other.is_dir() and time.time() - other.stat().st_mtime > MONTH:
+                shutil.rmtree(other, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
     return folder
 
 
@@ -136,7 +152,7 @@ def _own_files() -> list[Path]:
 
 @lru_cache
 def _foundation() -> str:
-    """A key for everything that a compiled kernel depends on, but for its own text."""
+    """A name for everything that a compiled kernel depends on, but for its own text."""
     digest = hashlib.sha256()
     clang = find_clang()
     digest.update(repr((clang, LANGUAGE, MODES, _machine_flags(), STANDARD_HEADERS)).encode())
@@ -146,18 +162,24 @@ def _foundation() -> str:
 
 
 def _flags(mode: str) -> list[str]:
-    return [*LANGUAGE, *_machine_flags(), *MODES[mode], f"-I{INCLUDE}", f"-I{_forwarders()}"]
+    return [*LANGUAGE, *_machine_flags(), *MODES[mode], f"-I{headers()}"]
 
 
 @lru_cache
-def _forwarders() -> Path:
-    """A folder with metal_math and so on, each of which includes metal_stdlib."""
-    folder = cache_folder() / f"include-{_foundation()}"
+def headers() -> Path:
+    """A copy of our headers, with metal_math and so on, each of which includes metal_stdlib.
+
+    A precompiled header names the files it was made of. Here they are the same ones for every
+    checkout that shares the cache; else the once-only guards would miss, and types come twice.
+    """
+    folder = cache_folder() / "include"
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as made:
+            copy = shutil.copytree(INCLUDE, Path(made) / "include")
             for name in STANDARD_HEADERS:
-                (Path(made) / f"metal_{name}").write_text("#include <metal_stdlib>\n")
-            shutil.copytree(made, folder, dirs_exist_ok=True)
+                (copy / f"metal_{name}").write_text("#include <metal_stdlib>\n")
+            with contextlib.suppress(OSError):  # another process was first
+                copy.rename(folder)
     return folder
 
 
@@ -197,13 +219,13 @@ def keep(path: Path, make: Callable[[Path], object]) -> Path:
 @lru_cache
 def prelude(mode: str) -> Path:
     """mlx_utils.h precompiled for `mode`; without it each kernel takes a second longer."""
-    clang, header = find_clang().path, INCLUDE / "mlx_utils.h"
+    clang, header = find_clang().path, headers() / "mlx_utils.h"
 
     def make(path: Path) -> None:
         flags = [flag if flag != "c++" else "c++-header" for flag in _flags(mode)]
         _run([clang, *flags, header, "-o", path], "the simulator's headers")
 
-    return keep(cache_folder() / f"prelude-{mode}-{_foundation()}.pch", make)
+    return keep(cache_folder() / f"prelude-{mode}.pch", make)
 
 
 @lru_cache
@@ -217,14 +239,14 @@ def _runtime() -> tuple[Path, ...]:
             command = [clang, *flags, *_machine_flags(), f"-I{INCLUDE}", "-c", source, "-o", path]
             _run(command, source.name)
 
-        return keep(cache_folder() / f"{source.stem}-{_foundation()}.o", make)
+        return keep(cache_folder() / f"{source.stem}.o", make)
 
     return tuple(compile_one(source) for source in sorted(RUNTIME.glob("*.cpp")))
 
 
 def key_of(text: str, *more: str) -> str:
-    """The cache key of a source under the present foundation."""
-    return hashlib.sha256("\0".join((text, _foundation(), *more)).encode()).hexdigest()[:24]
+    """What a source's file in the cache is named by."""
+    return hashlib.sha256("\0".join((text, *more)).encode()).hexdigest()[:24]
 
 
 def compile_kernel(text: str, mode: str, name: str) -> Path:

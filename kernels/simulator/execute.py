@@ -260,7 +260,7 @@ def _places(binary: Path, addresses: list[int]) -> dict[int, tuple[str, int]]:
             address = int(text, 16)
             continue
         file, _, rest = text.partition(" (")[0].rpartition(":")
-        ours = str(compiler.INCLUDE) in file or file.endswith("caller")
+        ours = str(compiler.headers()) in file or file.endswith("caller")
         if not ours and rest.isdigit() and address not in places:
             places[address] = (file, int(rest))
     return places

@@ -70,7 +70,7 @@ def _rejected(stderr: str) -> Iterator[str]:
         if any((match := _COPY.search(note)) and "address space" in match[0] for note in notes):
             continue
         file, line, message = _ERROR.match(first).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        if str(compiler.INCLUDE) in file:
+        if str(compiler.headers()) in file:
             # Where the kernel used what is wrong in our headers.
             used = next((m for m in map(_NOTE.match, notes) if m), None)
             file, line = used.groups() if used else (file, line)
