@@ -4,6 +4,8 @@ PYTHON ?= python3
 BACKEND ?= cpu
 # More arguments for pytest, such as PYTEST_FLAGS='-k softmax'.
 PYTEST_FLAGS ?=
+# Each test process computes with threads too, and takes up to 3 GiB: not one a core of a large one.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +17,7 @@ demo: $(VENV)/installed  ## fetch a small language model and let it write
 	$(BIN)/torchmlx demo text
 
 test: $(VENV)/installed-dev  ## the fast suite
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_FLAGS)
 
 test-full: $(VENV)/installed-dev  ## also slow, huge and network tests
 	$(BIN)/python -m pytest -m "" $(PYTEST_FLAGS)
