@@ -161,7 +161,7 @@ def attention(
         mask = mask.reshape((1,) * max(4 - mask.ndim, 0) + mask.shape)
         sizes = zip(mask.shape, full, strict=False)
         if mask.ndim > 4 or any(m not in (1, n) for m, n in sizes):
-            raise ValueError(f"attention: mask {mask.shape} does not broadcast to {full}")
+            raise ValueError(f"attention: mask {mask.shape} does not fit scores {full}")
         if mask.dtype != mx.bool_ and not mx.issubdtype(mask.dtype, mx.floating):
             raise TypeError(f"attention takes a bool or floating mask, not {mask.dtype}")
     if lengths is not None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import dots, tiles
 from .kernel import Kernel
+from .matmul import matmul
 from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 
 # The group after the last one is the rest of the rows, which is zero. Every simdgroup finds the
@@ -456,7 +457,7 @@ def grouped_matmul(a: mx.array, b: mx.array, offs: mx.array | None = None) -> mx
     """
     _check(a, b, offs)
     if offs is None:
-        return a @ b
+        return matmul(a, b)
     if a.ndim == 3:
         return grouped_matmul(b.T, a.swapaxes(1, 2), offs).T
     return KERNEL(a, b, offs)

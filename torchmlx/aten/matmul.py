@@ -7,6 +7,7 @@ import numpy as np
 
 from ..core import dtype as dtypes
 from ..core.op import composite, op
+from ..kernels.grouped_matmul import grouped_matmul
 from ..kernels.matmul import matmul as kernel
 from ._calling import host, is_float, torch_name, wide
 
@@ -308,8 +309,8 @@ def grouped_mm(mat_a, mat_b, *, offs=None, bias=None, out_dtype=None):
     """One matrix product a group: jagged rows, columns or inner dimension, or a plain bmm.
 
     A [M, K] or [G, M, K], B [K, N] or [G, K, N] in float32, bfloat16 or float16; offs int32 [G],
-    the
-    cumulative ends. Rows and columns past offs[-1] are zero. torch.nn.functional.grouped_mm.
+    the cumulative ends, read on the device. Rows and columns past offs[-1] are zero.
+    torch.nn.functional.grouped_mm.
     """
     return _grouped(mat_a, mat_b, offs, bias, out_dtype)
 
@@ -322,30 +323,7 @@ def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
 
 def _grouped(mat_a, mat_b, offs, bias, out_dtype) -> mx.array:
     _check_grouped(mat_a, mat_b, offs, bias, out_dtype)
-    if offs is None:
-        return mx.matmul(mat_a, mat_b)
-    ends = offs.tolist()
-    starts = [0, *ends[:-1]]
-    spans = list(zip(starts, ends, strict=True))
-    if mat_a.ndim == 2 and mat_b.ndim == 2:
-        return mx.stack([_grouped_inner(mat_a, mat_b, s, e) for s, e in spans])
-    if mat_a.ndim == 2:
-        parts = [mat_a[s:e] @ mat_b[g] for g, (s, e) in enumerate(spans) if e > s]
-        return _padded(parts, mat_a.shape[0], ends[-1], 0, (mat_a.shape[0], mat_b.shape[-1]), mat_a)
-    parts = [mat_a[g] @ mat_b[:, s:e] for g, (s, e) in enumerate(spans) if e > s]
-    return _padded(parts, mat_b.shape[1], ends[-1], 1, (mat_a.shape[1], mat_b.shape[1]), mat_a)
-
-
-def _grouped_inner(a: mx.array, b: mx.array, start: int, end: int) -> mx.array:
-    if end <= start:
-        return mx.zeros((a.shape[0], b.shape[1]), a.dtype)
-    return a[:, start:end] @ b[start:end]
-
-
-def _padded(parts, size: int, used: int, axis: int, shape, like: mx.array) -> mx.array:
-    rest = list(shape)
-    rest[axis] = size - used
-    return mx.concatenate([*parts, mx.zeros(rest, like.dtype)], axis=axis)
+    return grouped_matmul(mat_a, mat_b, offs)
 
 
 def _check_grouped(a, b, offs, bias, out_dtype) -> None:

@@ -6,13 +6,14 @@ import math
 
 import mlx.core as mx
 
+from ..kernels.fp8_cast import from_fp8, to_fp8
 from .dtype import dtype, float8_e4m3fn, float8_e8m0fnu
 
 
 def decode(array: mx.array, source: dtype) -> mx.array:
     """The float32 values of float8 bytes."""
     if source is float8_e4m3fn:
-        return mx.from_fp8(array, mx.float32)
+        return from_fp8(array, mx.float32)
     if source is float8_e8m0fnu:
         # An exponent byte: 2^(b-127), 255 is NaN, 0 is 2^-127 (subnormal in float32).
         bits = array.astype(mx.uint32)
@@ -28,7 +29,4 @@ def encode(array: mx.array, target: dtype) -> mx.array:
     """float32 values as float8 bytes; e4m3fn only."""
     if target is not float8_e4m3fn:
         raise NotImplementedError(f"conversion to {target} is not supported; float8_e4m3fn is")
-    # Saturating, round to nearest even. MLX turns NaN into 0x7e, torch into 0x7f with its sign.
-    negative = mx.view(array, mx.uint32) >= 0x80000000
-    nan = mx.where(negative, mx.array(0xFF, mx.uint8), mx.array(0x7F, mx.uint8))
-    return mx.where(mx.isnan(array), nan, mx.to_fp8(array))
+    return to_fp8(array)
