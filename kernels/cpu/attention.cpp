@@ -4,8 +4,10 @@
 // head, or, for one token, the heads that share keys. It keeps for each query the largest score, the
 // sum of exponentials and the weighted sum so far. Few queries read keys and values as they lie in
 // memory; many pack them for register tiles.
+#include "attention.h"
+
 #include "gemv.h"
-#include "math.h"
+#include "functions.h"
 #include "tile.h"
 
 namespace torchmlx::ISA {

@@ -2,6 +2,7 @@
 // the matrix, so each of its values is read once.
 #pragma once
 
+#include "matmul.h"
 #include "pack.h"
 
 namespace torchmlx::ISA {

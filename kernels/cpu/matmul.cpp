@@ -1,4 +1,6 @@
 // Matrix products: packed strips and register tiles; few rows go to gemv.h.
+#include "matmul.h"
+
 #include "gemv.h"
 #include "tile.h"
 

@@ -1,4 +1,6 @@
 // Root mean square norm of rows, perhaps of a sum with a residual; statistics in float32.
+#include "rms_norm.h"
+
 #include "simd.h"
 
 namespace torchmlx::ISA {

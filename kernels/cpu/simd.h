@@ -15,8 +15,8 @@
 #include <arm_neon.h>
 #endif
 
-#include "op.h"
-#include "pool.h"
+#include "kernel.h"
+#include "runtime/pool.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define INLINE_LAMBDA __attribute__((always_inline))

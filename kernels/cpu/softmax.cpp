@@ -3,7 +3,9 @@
 // A row is read in chunks: each for its largest value, then for its exponentials, which are kept as
 // floats and scaled once the row's sum is known. NaN reaches all of its row through the sum; a row
 // of -inf is NaN because -inf is subtracted from itself.
-#include "math.h"
+#include "softmax.h"
+
+#include "functions.h"
 
 namespace torchmlx::ISA {
 namespace {

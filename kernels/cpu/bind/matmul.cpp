@@ -1,5 +1,8 @@
-// linear and matmul for MLX.
-#include "products.h"
+// linear: x [..., k] @ w [n, k].T + bias [n]; matmul: a [..., m, k] @ b [..., k, n], whose leading
+// axes broadcast.
+#include "matmul.h"
+
+#include "bind/node.h"
 
 namespace torchmlx {
 namespace {
@@ -20,7 +23,7 @@ struct Task {
   void operator()() {
     problem.a_starts = a_starts.data();
     problem.b_starts = b_starts.data();
-    kernels().matmul(problem);
+    kernels::matmul(problem);
   }
 };
 
@@ -143,8 +146,6 @@ mx::array node(mx::Shape shape, std::shared_ptr<mx::Primitive> primitive,
   return mx::array(std::move(shape), dtype, std::move(primitive), std::move(inputs));
 }
 
-}  // namespace
-
 std::optional<mx::array> linear(const mx::array& x, const mx::array& w,
                                 const std::optional<mx::array>& bias) {
   if (!type_of(x)) {
@@ -175,6 +176,13 @@ std::optional<mx::array> matmul(const mx::array& a, const mx::array& b) {
   shape.push_back(a.shape(-2));
   shape.push_back(b.shape(-1));
   return node(std::move(shape), std::make_shared<Product>(), {spread(a), spread(b)});
+}
+
+}  // namespace
+
+BIND(m) {
+  m.def("linear", &linear, "x"_a, "w"_a, "bias"_a.none() = nb::none());
+  m.def("matmul", &matmul, "a"_a, "b"_a);
 }
 
 }  // namespace torchmlx

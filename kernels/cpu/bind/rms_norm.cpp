@@ -1,45 +1,10 @@
-// Softmax and norms for MLX.
-#include "rows.h"
+// The norm of x; with a residual, the norm of their sum and the sum.
+#include "rms_norm.h"
+
+#include "bind/node.h"
 
 namespace torchmlx {
 namespace {
-
-class SoftmaxNode : public Native {
- public:
-  SoftmaxNode(int axis, bool logarithm) : axis_(axis), logarithm_(logarithm) {}
-
-  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-    allocate(outputs[0]);
-    mx::array x = contiguous(inputs[0]);
-    Softmax problem{*type_of(x), x.data<void>(), outputs[0].data<void>(), 1, x.shape(axis_), 1,
-                    logarithm_};
-    for (int d = 0; d < static_cast<int>(x.ndim()); ++d) {
-      (d < axis_ ? problem.outer : problem.inner) *= d == axis_ ? 1 : x.shape(d);
-    }
-    dispatch([problem] { kernels().softmax(problem); });
-  }
-
-  const char* name() const override { return "TorchmlxSoftmax"; }
-  bool is_equivalent(const mx::Primitive& other) const override {
-    auto& that = static_cast<const SoftmaxNode&>(other);
-    return axis_ == that.axis_ && logarithm_ == that.logarithm_;
-  }
-  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
-    return {inputs[0].shape()};
-  }
-
- private:
-  int axis_;
-  bool logarithm_;
-};
-
-std::optional<mx::array> softmax_node(const mx::array& x, int axis, bool logarithm) {
-  if (!type_of(x)) {
-    return std::nullopt;
-  }
-  auto primitive = std::make_shared<SoftmaxNode>(axis, logarithm);
-  return mx::array(x.shape(), x.dtype(), std::move(primitive), {x});
-}
 
 // Inputs x, then the weight and the residual as far as there are any; outputs the norm and, with a
 // residual, the sum.
@@ -71,7 +36,7 @@ class RmsNormNode : public Native {
         .eps = eps_,
         .offset = offset_,
     };
-    dispatch([problem] { kernels().rms_norm(problem); });
+    dispatch([problem] { kernels::rms_norm(problem); });
   }
 
   const char* name() const override { return "TorchmlxRmsNorm"; }
@@ -88,16 +53,6 @@ class RmsNormNode : public Native {
   bool weighted_, summed_;
   float eps_, offset_;
 };
-
-}  // namespace
-
-std::optional<mx::array> softmax(const mx::array& x, int axis) {
-  return softmax_node(x, axis, false);
-}
-
-std::optional<mx::array> log_softmax(const mx::array& x, int axis) {
-  return softmax_node(x, axis, true);
-}
 
 std::optional<std::vector<mx::array>> rms_norm(const mx::array& x,
                                                const std::optional<mx::array>& weight,
@@ -118,6 +73,13 @@ std::optional<std::vector<mx::array>> rms_norm(const mx::array& x,
   size_t count = residual ? 2 : 1;
   return mx::array::make_arrays(std::vector<mx::Shape>(count, x.shape()),
                                 std::vector<mx::Dtype>(count, x.dtype()), primitive, inputs);
+}
+
+}  // namespace
+
+BIND(m) {
+  m.def("rms_norm", returning(rms_norm), "x"_a, "w"_a.none() = nb::none(),
+        "residual"_a.none() = nb::none(), nb::kw_only(), "eps"_a, "offset"_a);
 }
 
 }  // namespace torchmlx

@@ -1,9 +1,9 @@
-#include "copy.h"
+#include "runtime/copy.h"
 
 #include <atomic>
 #include <cstring>
 
-#include "pool.h"
+#include "runtime/pool.h"
 
 namespace torchmlx {
 namespace {

@@ -1,6 +1,16 @@
-// What the MLX primitives of this extension share. The only headers that know MLX are this one and
-// the files that include it.
+// What the nodes of MLX's graph and their Python functions share. A bind/NAME.cpp defines a node and
+// ends in
+//
+//   BIND(m) { m.def("name", &name, "x"_a, ...); }
+//
+// where name returns std::optional of an array or of several: nothing for dtypes that the kernel does
+// not compute, which the caller then leaves to MLX. The registry has checked the shapes.
 #pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
@@ -9,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "isa.h"
+#include "kernel.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
@@ -17,6 +27,23 @@
 namespace torchmlx {
 
 namespace mx = mlx::core;
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// A file's part of the Python module.
+struct Binding {
+  using Define = void (*)(nb::module_&);
+  explicit Binding(Define define) : define(define), next(first) { first = this; }
+
+  Define define;
+  Binding* next;
+  inline static Binding* first = nullptr;
+};
+
+#define BIND(m)                   \
+  static void bind(nb::module_&); \
+  static Binding binding(bind);   \
+  static void bind(nb::module_& m)
 
 // The type of x, if the kernels compute in it.
 std::optional<Type> type_of(const mx::array& x);
@@ -51,6 +78,15 @@ class Native : public mx::Primitive, public std::enable_shared_from_this<Native>
   // x, or a row-contiguous copy of it that exists when later tasks run.
   mx::array contiguous(const mx::array& x);
 };
+
+// What a function of several arrays returns to Python: one as itself, more as a tuple.
+nb::object to_python(const std::optional<std::vector<mx::array>>& arrays);
+
+// `function`, which returns several arrays, as BIND wants it.
+template <class... A>
+auto returning(std::optional<std::vector<mx::array>> (*function)(A...)) {
+  return [function](A... arguments) { return to_python(function(arguments...)); };
+}
 
 // The stride at which all rows of x (its axes but the last `inner`) follow one another, if they do.
 std::optional<int64_t> row_stride(const mx::array& x, int inner);

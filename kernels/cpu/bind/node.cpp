@@ -1,6 +1,6 @@
-#include "primitive.h"
+#include "bind/node.h"
 
-#include "copy.h"
+#include "runtime/copy.h"
 
 namespace torchmlx {
 
@@ -60,6 +60,13 @@ std::pair<std::vector<mx::array>, std::vector<int>> Native::vmap(
     stacked.push_back(mx::stack(each, 0, stream()));
   }
   return {stacked, std::vector<int>(stacked.size(), 0)};
+}
+
+nb::object to_python(const std::optional<std::vector<mx::array>>& arrays) {
+  if (!arrays) {
+    return nb::none();
+  }
+  return arrays->size() == 1 ? nb::cast(arrays->front()) : nb::tuple(nb::cast(*arrays));
 }
 
 std::optional<int64_t> row_stride(const mx::array& x, int inner) {

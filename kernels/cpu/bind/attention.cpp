@@ -1,5 +1,8 @@
-// Attention for MLX.
-#include "heads.h"
+// softmax(q @ k.T * scale + mask) @ v, with a 4-d mask that broadcasts, lengths [B] in int32, and the
+// result times the gate's sigmoid; see kernels/attention.py.
+#include "attention.h"
+
+#include "bind/node.h"
 
 namespace torchmlx {
 namespace {
@@ -53,7 +56,7 @@ class AttentionNode : public Native {
     if (options_.gate) {
       problem.gate = contiguous(inputs[next]).data<void>();
     }
-    dispatch([problem] { kernels().attention(problem); });
+    dispatch([problem] { kernels::attention(problem); });
   }
 
   const char* name() const override { return "TorchmlxAttention"; }
@@ -83,8 +86,6 @@ class AttentionNode : public Native {
   Options options_;
 };
 
-}  // namespace
-
 std::optional<mx::array> attention(const mx::array& q, const mx::array& k, const mx::array& v,
                                    const std::optional<mx::array>& mask,
                                    const std::optional<mx::array>& lengths,
@@ -105,6 +106,14 @@ std::optional<mx::array> attention(const mx::array& q, const mx::array& k, const
                   window.value_or(0), scale};
   return mx::array(std::move(shape), q.dtype(), std::make_shared<AttentionNode>(options),
                    std::move(inputs));
+}
+
+}  // namespace
+
+BIND(m) {
+  m.def("attention", &attention, "q"_a, "k"_a, "v"_a, "mask"_a.none() = nb::none(),
+        "lengths"_a.none() = nb::none(), "gate"_a.none() = nb::none(), nb::kw_only(), "causal"_a,
+        "window"_a.none(), "scale"_a);
 }
 
 }  // namespace torchmlx

@@ -1,0 +1,18 @@
+// The instruction sets that this build has kernels for, and the one in use (see kernel.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace torchmlx {
+
+// Names of those this machine can run, best first; the last is "portable".
+std::vector<std::string> instruction_sets();
+
+// The name of the one in use: the best that this machine can run, unless `use` chose another.
+const char* instruction_set();
+
+// Use the one of that name; false where the machine cannot run it or the build lacks it.
+bool use(const std::string& name);
+
+}  // namespace torchmlx
