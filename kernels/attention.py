@@ -280,7 +280,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=None,
-    metal=Metal(flash.VARIANTS, problem, flash.choose, flash.launch),
+    metal=Metal(flash.VARIANTS, problem, flash.choose, flash.launch, bar=flash.bar),
     cpu="attention",
     cases=CASES,
     nmse=NMSE,

@@ -129,7 +129,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=None,
-    metal=Metal(conv3d.VARIANTS, problem, conv3d.choose, conv3d.launch),
+    metal=Metal(conv3d.VARIANTS, problem, conv3d.choose, conv3d.launch, bar=conv3d.bar),
     cpu=None,
     cases=CASES,
     nmse=conv3d.NMSE,

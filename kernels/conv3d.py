@@ -15,7 +15,7 @@ import numpy as np
 from . import e4m3, tiles
 from .gemv import fallback as plain_linear
 from .kernel import Kernel
-from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
+from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
 # The first BM threads hold a pixel of the output each. For every run they say where it starts and
 # which part of it lies in the image: the rest is padding, and reads as zero. A doubled image has
@@ -182,6 +182,12 @@ def _obstacle(conv: Convolution) -> str:
     if prod(conv.out[:-1]) > 2**32 - BM or max(prod(conv.w[3:]), conv.x[3] * conv.x[4]) >= 2**31:
         return "fewer pixels, or shorter rows"
     return ""
+
+
+def bar(conv: Convolution, variant: str) -> Tiled:
+    """A product of [pixels, taps x channels] and the weights."""
+    m, n, k, size = prod(conv.out[:-1]), conv.w[0], prod(conv.w[1:]), conv.dtype.size
+    return Tiled(m, n, k, BM, TILE_COLUMNS[variant], size, size, m * n * size)
 
 
 def launch(conv: Convolution, variant: str) -> list[Launch]:
@@ -474,7 +480,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=None,
-    metal=Metal(VARIANTS, problem, choose, launch),
+    metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
     cpu=None,
     cases=CASES,
     nmse=NMSE,

@@ -405,6 +405,10 @@ def _obstacle(problem: Problem) -> str:
     return ""
 
 
+def bar(problem: Problem, variant: str) -> None:
+    """None: masks and lengths leave keys out, and split keys write parts that are read again."""
+
+
 def launch(problem: Problem, variant: str) -> list[Launch]:
     """The dispatches of a variant; ValueError where it cannot serve the problem."""
     obstacle = _obstacle(problem)

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from .kernel import Kernel
-from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
+from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec
 
 # A step needs k S and q S of the decayed state, one exchange between simdgroups: the new state's
 # output is q S + (q k) delta. Two buffers in turn need one barrier a step instead of two.
@@ -435,6 +435,11 @@ def choose(rule: Rule, chip: Chip) -> str:
     return "steps"
 
 
+def bar(problem, variant: str) -> float | None:
+    """Chunks hand their systems from dispatch to dispatch, which has no bar."""
+    return STREAMING if variant == "steps" else None
+
+
 def launch(rule: Rule, variant: str) -> list[Launch]:
     """The dispatches of a variant; ValueError where it cannot serve the problem."""
     if 0 in (rule.batch, rule.tokens, rule.heads, rule.dk, rule.dv):
@@ -777,7 +782,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=None,
-    metal=Metal(VARIANTS, problem, choose, launch, outputs=("out", "next")),
+    metal=Metal(VARIANTS, problem, choose, launch, outputs=("out", "next"), bar=bar),
     cpu=None,
     cases=CASES,
     nmse=NMSE,

@@ -15,7 +15,7 @@ import numpy as np
 from . import dots, tiles
 from .kernel import Kernel
 from .matmul import matmul
-from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
+from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
 # The group after the last one is the rest of the rows, which is zero. Every simdgroup finds the
 # same answer; `tile` counts tiles of BM rows, group after group.
@@ -325,6 +325,16 @@ def _obstacle(groups: Groups) -> str:
     return ""
 
 
+def bar(groups: Groups, variant: str) -> float | Tiled:
+    """Few rows read their group's b once; tiles, the rows of a again for 64 columns."""
+    if variant == "few":
+        return STREAMING
+    m, n, size = groups.m, groups.n, groups.dtype.size
+    results, parts = (groups.groups, 1) if groups.inner else (1, groups.groups)
+    written = results * m * n * size
+    return Tiled(m, n, groups.k, TILE_ROWS[variant], 64, size, size, written, parts)
+
+
 def launch(groups: Groups, variant: str) -> list[Launch]:
     """The one dispatch of a variant; ValueError where it cannot serve the problem."""
     obstacle = _obstacle(groups)
@@ -551,7 +561,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=vjp,
-    metal=Metal(VARIANTS, problem, choose, launch),
+    metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
     cpu=None,
     cases=CASES,
     nmse=NMSE,

@@ -195,7 +195,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=vjp,
-    metal=Metal(plain.VARIANTS, plain.problem, plain.choose, launch),
+    metal=Metal(plain.VARIANTS, plain.problem, plain.choose, launch, bar=plain.bar),
     cpu="log_softmax",
     cases=CASES,
     nmse=NMSE,

@@ -22,6 +22,10 @@ THREADGROUP_THREADS = 512
 # What `Metal.choose` returns for a problem that MLX's own operations serve better.
 FALLBACK = "fallback"
 
+# Bytes through the simulator's cache over the least that a call must move, for a program that
+# reads everything once (issue #3).
+STREAMING = 1.05
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -148,6 +152,36 @@ def _as_shape(x: mx.array, shape: tuple[int, ...]) -> mx.array:
 
 
 @dataclass(frozen=True)
+class Tiled:
+    """A product [m, k] x [k, n] of which a threadgroup computes bm x bn.
+
+    a, b: bytes of an element of the operands; written: bytes of the result. Rows may come in
+    `groups`, of which each ends in a tile of its own.
+    """
+
+    m: int
+    n: int
+    k: int
+    bm: int
+    bn: int
+    a: int
+    b: int
+    written: int
+    groups: int = 1
+
+    @property
+    def bytes(self) -> int:
+        """What the tiles ask for: k m n (1/bm + 1/bn) elements for whole tiles, and the result."""
+        across, down = -(-self.n // self.bn), -(-self.m // self.bm) + self.groups - 1
+        return self.k * (self.m * across * self.a + self.n * down * self.b) + self.written
+
+
+def streaming(problem: Any, variant: str) -> float:
+    """The bar of a program that reads everything once."""
+    return STREAMING
+
+
+@dataclass(frozen=True)
 class Metal:
     """How a kernel runs on an Apple GPU.
 
@@ -158,6 +192,8 @@ class Metal:
     launch: (problem, variant) -> the dispatches in order; each may read what earlier ones wrote.
         Raises ValueError where the variant cannot serve the problem.
     outputs: the names that make up the function's result, as far as the launches write them.
+    bar: (problem, variant) -> what the simulator's traffic is held to: a Tiled for tiled products,
+        otherwise bytes through the cache over the least; None where there is no bar.
     """
 
     variants: Mapping[str, str]
@@ -165,6 +201,7 @@ class Metal:
     choose: Callable[[Any, Chip], str]
     launch: Callable[[Any, str], Sequence[Launch]]
     outputs: tuple[str, ...] = ("out",)
+    bar: Callable[[Any, str], "Tiled | float | None"] = streaming
 
     def plan(self, problem: Any, variant: str) -> Sequence[Launch]:
         """`launch`, remembered: a decode step asks for the same few problems at every token."""
