@@ -14,7 +14,7 @@ import numpy as np
 from . import dots, e4m3, tiles
 from .gemv import fallback as plain_linear
 from .kernel import Kernel
-from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
+from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
 # Weight (n, k) has scale (n >> row_shift, k >> column_shift): numbers, as a template would compile
 # each kind of scale anew. A run of 16 codes has one scale. M is a power of two, rows beyond the
@@ -22,9 +22,7 @@ from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 FEW = """
     // x: [M, K], w: [N, K] codes, out: [M, N]; a simdgroup COLUMNS outputs of each row
     threadgroup float4 staged[M * CHUNK / 4];
-    uint rows = x_shape[0];
-    uint columns = w_shape[0];
-    uint k = w_shape[1];
+    @PLACE@
     uint scales = ((k - 1) >> column_shift) + 1;
     uint lane = thread_index_in_simdgroup;
     uint first = thread_position_in_grid.y * COLUMNS;
@@ -36,7 +34,7 @@ FEW = """
         for (uint m = 0; m < M; m++) {
             for (uint e = thread_index_in_threadgroup; e < staging; e += 32 * SIMDGROUPS) {
                 uint i = begin + e;
-                float value = i < k && m < rows ? widen(x[ulong(m) * k + i])@SCALE_X@ : 0.0f;
+                float value = i < k && m < rows ? widen(x[x_at + ulong(m) * k + i])@SCALE_X@ : 0.0f;
                 reinterpret_cast<threadgroup float*>(staged)[m * CHUNK + slot<16>(e)] = value;
             }
         }
@@ -45,9 +43,9 @@ FEW = """
             for (uint c = 0; c < COLUMNS; c++) {
                 uint column = metal::min(first + c, columns - 1);
                 float values[16];
-                read_run(w, ulong(column) * k + at, k - at, wide, values);
-                float factor =
-                    float(scale[(column >> row_shift) * scales + (at >> column_shift)]);
+                read_run(w, w_at + ulong(column) * k + at, k - at, wide, values);
+                uint block = (column >> row_shift) * scales + (at >> column_shift);
+                float factor = float(scale[scale_at + block]);
                 for (uint m = 0; m < M; m++) {
                     uint row = (m * CHUNK + (at - begin) / STEP * STEP) / 4;
                     sums[m * COLUMNS + c] += factor * dot_run<16>(values, staged + row, lane);
@@ -74,13 +72,11 @@ TILED = """
     constexpr uint TM = BM / DOWN / 8;
     constexpr uint TN = 2 * DOWN;
     constexpr uint ROW = padded<TILE>(BK);
-    uint rows = x_shape[0];
-    uint columns = w_shape[0];
-    uint k = w_shape[1];
-    uint blocks = (k + BLOCK - 1) / BLOCK;
     uint lane = thread_index_in_simdgroup;
     uint simdgroup = simdgroup_index_in_threadgroup;
     uint row0 = threadgroup_position_in_grid.y * BM;
+    @PLACE@
+    uint blocks = (k + BLOCK - 1) / BLOCK;
     uint column0 = threadgroup_position_in_grid.x * 64;
     threadgroup TILE* a = reinterpret_cast<threadgroup TILE*>(memory);
     threadgroup TILE* b = a + BM * ROW;
@@ -94,11 +90,12 @@ TILED = """
         metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
         @LOAD_X@
         load_tile<64, BK>(
-            b, w, ulong(column0) * k + begin, k, 1, columns - column0, k - begin, simdgroup, lane);
+            b, w, w_at + ulong(column0) * k + begin, k, 1, columns - column0, k - begin, simdgroup,
+            lane);
         metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
         multiply_tiles<TM, TN, false, true>(sums, my_a, ROW, my_b, ROW);
         if (SCALES == 2 && (begin % BLOCK == BLOCK - BK || begin + BK >= k)) {
-            float factor = float(scale[column0 / BLOCK * blocks + begin / BLOCK]);
+            float factor = float(scale[scale_at + column0 / BLOCK * blocks + begin / BLOCK]);
             fold_sums<TM * TN>(total, sums, factor);
         }
     }
@@ -110,6 +107,18 @@ TILED = """
     row0 += simdgroup % DOWN * 8 * TM;
     column0 += simdgroup / DOWN * 8 * TN;
 """ + tiles.store("@EPILOGUE@")
+
+# Where x, the weights and their scales start: fp8_grouped.py has experts.
+PLACE = """uint rows = x_shape[0];
+    uint columns = w_shape[0];
+    uint k = w_shape[1];
+    ulong w_at = 0;
+    ulong scale_at = 0;"""
+FEW_PLACE = (
+    PLACE
+    + """
+    ulong x_at = 0;"""
+)
 
 LOAD_X = """load_tile<BM, BK>(
             a, x, ulong(row0) * k + begin, k, 1, rows - row0, k - begin, simdgroup, lane);"""
@@ -134,8 +143,10 @@ SCALE_SHIFTS = {0: (31, 31), 1: (0, 31), 2: (7, 7)}
 
 def _programs(name: str, bias: bool) -> tuple[Program, Program]:
     """The programs for few and for many rows, without or with a bias."""
-    few = FEW.replace("@SCALE_X@", "").replace("@EPILOGUE@", STORE)
-    many = TILED.replace("@LOAD_X@", LOAD_X).replace("@EPILOGUE@", SCALED_STORE)
+    few = FEW.replace("@PLACE@", FEW_PLACE).replace("@SCALE_X@", "")
+    few = few.replace("@EPILOGUE@", STORE)
+    many = TILED.replace("@PLACE@", PLACE).replace("@LOAD_X@", LOAD_X)
+    many = many.replace("@EPILOGUE@", SCALED_STORE)
     few, many = (text.replace("@BIAS@", BIAS if bias else "") for text in (few, many))
     inputs = ("x", "w", "scale", *(("bias",) if bias else ()))
     return (
@@ -210,6 +221,14 @@ def _obstacle(product: Product) -> str:
     if product.scales == 2 and product.block != BLOCK:
         return f"blocks of {BLOCK} weights, not of {product.block}"
     return ""
+
+
+def bar(product: Product, variant: str) -> float | Tiled:
+    """Few rows read each code once; tiles, the rows of x again for 64 outputs."""
+    if variant in FEW_GEOMETRY:
+        return STREAMING
+    rows, n, size = product.rows, product.n, product.dtype.size
+    return Tiled(rows, n, product.k, TILE_ROWS[variant], 64, size, 1, rows * n * size)
 
 
 def launch(product: Product, variant: str) -> list[Launch]:
@@ -426,7 +445,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=vjp,
-    metal=Metal(VARIANTS, problem, choose, launch),
+    metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
     cpu=None,
     cases=CASES,
     nmse=NMSE,

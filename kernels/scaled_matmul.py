@@ -17,10 +17,13 @@ from .fp8_matmul import (
     BLOCK,
     FEW,
     FEW_GEOMETRY,
+    FEW_PLACE,
     MANY_OUTPUTS,
     MAX_ROWS,
+    PLACE,
     SCALE_SHIFTS,
     SHIFTS,
+    TILE_ROWS,
     TILED,
     expand,
     few_rows,
@@ -30,7 +33,7 @@ from .fp8_matmul import (
 )
 from .gemv import fallback as plain_linear
 from .kernel import Kernel
-from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
+from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
 # The scale of x (m, k) is found as in fp8_matmul.FEW. In tiles, X_SCALES: 0 one for all, 1 one for
 # each row, 2 one for each row and BLOCK columns.
@@ -70,8 +73,10 @@ X_SCALE_SHIFTS = {0: (31, 31), 1: (0, 31), 2: (0, 7)}
 
 def _programs(name: str, bias: bool) -> tuple[Program, Program]:
     """The programs for few and for many rows, without or with a bias."""
-    few = FEW.replace("@SCALE_X@", SCALE_X).replace("@EPILOGUE@", STORE)
-    many = TILED.replace("@LOAD_X@", LOAD_X).replace("@EPILOGUE@", SCALED_STORE)
+    few = FEW.replace("@PLACE@", FEW_PLACE).replace("@SCALE_X@", SCALE_X)
+    few = few.replace("@EPILOGUE@", STORE)
+    many = TILED.replace("@PLACE@", PLACE).replace("@LOAD_X@", LOAD_X)
+    many = many.replace("@EPILOGUE@", SCALED_STORE)
     few, many = (text.replace("@BIAS@", BIAS if bias else "") for text in (few, many))
     inputs = ("x", "w", "scale_x", "scale", *(("bias",) if bias else ()))
     few_inputs, few_header = (*inputs, *SHIFTS, *X_SHIFTS), dots.HEADER + e4m3.WRITE
@@ -128,6 +133,14 @@ def choose(product: Product, chip: Chip) -> str:
     if product.rows <= MAX_ROWS:
         return "2x8" if product.n >= MANY_OUTPUTS else "1x4"
     return "tile32" if product.rows <= 32 else "tile64"
+
+
+def bar(product: Product, variant: str) -> float | Tiled:
+    """As fp8_matmul's, with codes on both sides."""
+    if variant in FEW_GEOMETRY:
+        return STREAMING
+    rows, n = product.rows, product.n
+    return Tiled(rows, n, product.k, TILE_ROWS[variant], 64, 1, 1, rows * n * product.dtype.size)
 
 
 def launch(product: Product, variant: str) -> list[Launch]:
@@ -293,7 +306,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=None,
-    metal=Metal(VARIANTS, problem, choose, launch),
+    metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
     cpu=None,
     cases=CASES,
     nmse=NMSE,
