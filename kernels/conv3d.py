@@ -153,17 +153,30 @@ class Convolution:
     out: tuple[int, ...]
     shape: tuple[int, ...]
     upsample: bool
+    dense: bool  # neither dilation nor groups
     dtype: mx.Dtype
 
 
-def problem(x, w, bias=None, cache=None, *, stride, padding, upsample=False) -> Convolution:
+def problem(
+    x, w, bias=None, cache=None, *, stride, padding, upsample=False, dilation=(1, 1, 1), groups=1
+) -> Convolution:
     """Describe the convolution; the shapes fit."""
     cached = 0 if cache is None else cache.shape[1]
     (front, _), (top, _), (left, _) = _less_cache(padding, cached)
-    before = (front + cached, top, left)
-    out = (x.shape[0], *outputs(x.shape, w.shape, cached, stride, padding, upsample), w.shape[0])
+    sizes = outputs(x.shape, w.shape, cached, stride, padding, upsample, dilation)
+    out = (x.shape[0], *sizes, w.shape[0])
     return Convolution(
-        x.shape, w.shape, cached, bias is not None, stride, before, out, out, upsample, x.dtype
+        x.shape,
+        w.shape,
+        cached,
+        bias=bias is not None,
+        stride=stride,
+        before=(front + cached, top, left),
+        out=out,
+        shape=out,
+        upsample=upsample,
+        dense=groups == 1 and set(dilation) == {1},
+        dtype=x.dtype,
     )
 
 
@@ -177,6 +190,8 @@ def choose(conv: Convolution, chip: Chip) -> str:
 
 def _obstacle(conv: Convolution) -> str:
     """What the program cannot take, or ""."""
+    if not conv.dense:
+        return "no dilation, no groups"
     if 0 in (*conv.x, *conv.w, *conv.out):
         return "no empty arrays"
     if prod(conv.out[:-1]) > 2**32 - BM or max(prod(conv.w[3:]), conv.x[3] * conv.x[4]) >= 2**31:
@@ -238,17 +253,30 @@ def _less_cache(padding: Sequence[Pair], cached: int) -> tuple[Pair, ...]:
     return ((max(front - cached, 0), back), *others)
 
 
-def outputs(x, w, cached: int, stride, padding, upsample: bool) -> tuple[int, ...]:
+def outputs(
+    x, w, cached: int, stride, padding, upsample: bool, dilation=(1, 1, 1)
+) -> tuple[int, ...]:
     """Lengths of the result, 0 or less where the kernel does not fit in; x, w: shapes, 2-d too."""
     *frames, height, width = x[1:-1]
     factor = 2 if upsample else 1
     lengths = (*(n + cached for n in frames), factor * height, factor * width)
     pads = _less_cache(padding, cached)
-    each = zip(lengths, w[1:-1], stride, pads, strict=True)
+    reach = (d * (k - 1) + 1 for d, k in zip(dilation, w[1:-1], strict=False))
+    each = zip(lengths, reach, stride, pads, strict=True)
     return tuple((n + before + after - k) // s + 1 for n, k, s, (before, after) in each)
 
 
-def reference(x, w, bias=None, cache=None, stride=(1, 1, 1), padding=((0, 0),) * 3, upsample=False):
+def reference(
+    x,
+    w,
+    bias=None,
+    cache=None,
+    stride=(1, 1, 1),
+    padding=((0, 0),) * 3,
+    upsample=False,
+    dilation=(1, 1, 1),
+    groups=1,
+):
     """The sum over taps in float64."""
     w = np.asarray(w, np.float64)
     x = np.asarray(x if cache is None else np.concatenate([cache, x], 1), np.float64)
@@ -256,21 +284,26 @@ def reference(x, w, bias=None, cache=None, stride=(1, 1, 1), padding=((0, 0),) *
         x = x.repeat(2, 2).repeat(2, 3)
     cached = 0 if cache is None else cache.shape[1]
     x = np.pad(x, [(0, 0), *_less_cache(padding, cached), (0, 0)])
-    sizes = outputs(x.shape, w.shape, 0, stride, ((0, 0),) * 3, False)
+    sizes = outputs(x.shape, w.shape, 0, stride, ((0, 0),) * 3, False, dilation)
     out = np.zeros((x.shape[0], *sizes, w.shape[0]))
+    parts = [np.split(a, groups, axis) for a, axis in ((x, -1), (w, 0), (out, -1))]
     with np.errstate(invalid="ignore"):
-        for tap in np.ndindex(w.shape[1:4]):
-            out += x[_window(tap, stride, sizes)] @ w[(slice(None), *tap)].T
+        for image, weights, sums in zip(*parts, strict=True):
+            for tap in np.ndindex(w.shape[1:4]):
+                met = image[window(tap, stride, dilation, sizes)]
+                sums += met @ weights[(slice(None), *tap)].T
     return out if bias is None else out + np.asarray(bias, np.float64)
 
 
-def _window(tap, stride, sizes) -> tuple[slice, ...]:
+def window(tap, stride, dilation, sizes) -> tuple[slice, ...]:
     """The values of [B, D, H, W, C] that a tap meets, for `sizes` outputs."""
-    spans = (slice(t, t + (n - 1) * s + 1, s) for t, s, n in zip(tap, stride, sizes, strict=True))
-    return (slice(None), *spans)
+    each = zip(tap, stride, dilation, sizes, strict=True)
+    return (slice(None), *(slice(t * d, t * d + (n - 1) * s + 1, s) for t, s, d, n in each))
 
 
-def fallback(x, w, bias=None, cache=None, *, stride, padding, upsample=False) -> mx.array:
+def fallback(
+    x, w, bias=None, cache=None, *, stride, padding, upsample=False, dilation=(1, 1, 1), groups=1
+) -> mx.array:
     """A matrix product for each row of the kernel, in float32 for half types.
 
     The columns of a kernel row are gathered: on the CPU this takes 39 ms where MLX's own conv3d
@@ -279,7 +312,7 @@ def fallback(x, w, bias=None, cache=None, *, stride, padding, upsample=False) ->
     """
     wide = mx.float32 if x.dtype in (mx.float16, mx.bfloat16) else x.dtype
     cached = 0 if cache is None else cache.shape[1]
-    sizes = outputs(x.shape, w.shape, cached, stride, padding, upsample)
+    sizes = outputs(x.shape, w.shape, cached, stride, padding, upsample, dilation)
     if 0 in (x.shape[0], *sizes, w.shape[0]):
         return mx.zeros((x.shape[0], *sizes, w.shape[0]), x.dtype)
     whole = x if cache is None else mx.concatenate([cache, x], axis=1)
@@ -288,20 +321,27 @@ def fallback(x, w, bias=None, cache=None, *, stride, padding, upsample=False) ->
     pads = _less_cache(padding, cached)
     if any(pads[i] != (0, 0) for i in range(3)):
         whole = mx.pad(whole, [(0, 0), *pads, (0, 0)])
-    return _by_rows(whole, w.astype(wide), bias, stride, sizes)
+    w = w.astype(wide)
+    if groups == 1:
+        return _by_rows(whole, w, bias, stride, dilation, sizes)
+    biases = [None] * groups if bias is None else mx.split(bias, groups)
+    parts = zip(mx.split(whole, groups, -1), mx.split(w, groups, 0), biases, strict=True)
+    each = [_by_rows(a, b, c, stride, dilation, sizes) for a, b, c in parts]
+    return mx.concatenate(each, axis=-1)
 
 
-def _by_rows(x, w, bias, stride, sizes) -> mx.array:
+def _by_rows(x, w, bias, stride, dilation, sizes) -> mx.array:
     """x padded, w in the dtype to compute in; results in x's dtype, piece by piece when large."""
     batch, (*kernel, columns), channels = x.shape[0], w.shape[1:4], w.shape[4]
     rows = batch * prod(sizes)
-    pieces = list(_halves(x, w.shape, stride, sizes))
+    pieces = list(_halves(x, w.shape, stride, dilation, sizes))
     if rows * max(columns * channels, w.shape[0]) > PIECE and pieces:
         axis = pieces[0][0]
-        return mx.concatenate([_by_rows(p, w, bias, stride, s) for _, p, s in pieces], axis=axis)
+        parts = [_by_rows(part, w, bias, stride, dilation, size) for _, part, size in pieces]
+        return mx.concatenate(parts, axis=axis)
     total = None
     for tap in np.ndindex(*kernel):
-        parts = [x[_window((*tap, c), stride, sizes)] for c in range(columns)]
+        parts = [x[window((*tap, c), stride, dilation, sizes)] for c in range(columns)]
         gathered = mx.concatenate(parts, axis=-1).reshape(rows, columns * channels)
         weights = w[(slice(None), *tap)].reshape(w.shape[0], columns * channels)
         product = plain_linear(gathered.astype(w.dtype), weights)
@@ -312,13 +352,15 @@ def _by_rows(x, w, bias, stride, sizes) -> mx.array:
     return total.astype(x.dtype).reshape(batch, *sizes, w.shape[0])
 
 
-def _halves(x, w, stride, sizes) -> Iterator[tuple[int, mx.array, tuple[int, ...]]]:
+def _halves(x, w, stride, dilation, sizes) -> Iterator[tuple[int, mx.array, tuple[int, ...]]]:
     """(axis, input, outputs) of both halves of the first axis that has more than one output."""
     lengths = (x.shape[0], *sizes)
     axis = next((i for i, n in enumerate(lengths) if n > 1), None)
     if axis is None:
         return
-    step, reach = (1, 1) if axis == 0 else (stride[axis - 1], w[axis])
+    step, reach = 1, 1
+    if axis:
+        step, reach = stride[axis - 1], dilation[axis - 1] * (w[axis] - 1) + 1
     middle = lengths[axis] // 2
     for first, last in ((0, middle), (middle, lengths[axis])):
         span = slice(first * step, (last - 1) * step + reach)
@@ -326,19 +368,24 @@ def _halves(x, w, stride, sizes) -> Iterator[tuple[int, mx.array, tuple[int, ...
         yield axis, x[(*(slice(None),) * axis, span)], lengths[1:]
 
 
-def check(name: str, x, w, bias, cache, stride, padding, upsample) -> None:
+def check(name: str, x, w, bias, cache, stride, padding, upsample, dilation, groups) -> None:
     """Raise ValueError or TypeError for arrays and numbers that do not fit each other."""
-    if x.ndim != w.ndim or x.shape[-1] != w.shape[-1]:
+    if groups < 1 or w.shape[0] % groups:
+        raise ValueError(f"{name}: weights {w.shape} as [O, ..] do not divide into {groups} groups")
+    if x.ndim != w.ndim or x.shape[-1] != w.shape[-1] * groups:
         raise ValueError(f"{name}: x {x.shape} does not fit weights {w.shape} as [O, .., C]")
     if bias is not None and bias.shape != (w.shape[0],):
         raise ValueError(f"{name}: bias {bias.shape} does not fit weights {w.shape} as [O, .., C]")
     frame = (x.shape[0], *x.shape[2:])
     if cache is not None and (cache.ndim != 5 or (cache.shape[0], *cache.shape[2:]) != frame):
         raise ValueError(f"{name}: cache {cache.shape} does not fit x {x.shape}")
-    if min(stride) < 1 or min(n for pair in padding for n in pair) < 0 or 0 in w.shape[1:-1]:
-        raise ValueError(f"{name}: stride {stride}, padding {padding}, weights {w.shape}")
+    negative = min(n for pair in padding for n in pair) < 0
+    if min(*stride, *dilation) < 1 or negative or 0 in w.shape[1:-1]:
+        raise ValueError(
+            f"{name}: stride {stride}, padding {padding}, dilation {dilation}, weights {w.shape}"
+        )
     cached = 0 if cache is None else cache.shape[1]
-    if min(outputs(x.shape, w.shape, cached, stride, padding, upsample)) < 1:
+    if min(outputs(x.shape, w.shape, cached, stride, padding, upsample, dilation)) < 1:
         raise ValueError(f"{name}: weights {w.shape} reach over x {x.shape} with its padding")
     dtypes = {a.dtype for a in (x, w, bias, cache) if a is not None}
     if len(dtypes) > 1 or not mx.issubdtype(x.dtype, mx.floating):
@@ -370,34 +417,38 @@ def conv3d(
     padding: int | Sequence[int | Pair] = 0,
     cache: mx.array | None = None,
     upsample: bool = False,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
 ) -> mx.array:
     """Convolution (torch's: correlation) over frames, rows and columns, summed in float32.
 
-    x [B, D, H, W, C], w [O, KD, KH, KW, C], bias [O], cache [B, DC, H, W, C], all of one dtype:
-    float32, float16, bfloat16, and float64 on the CPU. `stride` is a number or one for each of D,
-    H and W; `padding`, with zeros, a number or, for each, a number or (before, after). The frames
-    of `cache` come before x, and take the place of as much padding in front. `upsample` doubles
-    rows and columns first, as nearest does. Returns [B, OD, OH, OW, O], rounded once. Raises
-    ValueError for shapes that do not fit, TypeError for mixed dtypes.
+    x [B, D, H, W, C], w [O, KD, KH, KW, C / groups], bias [O], cache [B, DC, H, W, C], all of one
+    dtype: float32, float16, bfloat16, and float64 on the CPU. `stride` and `dilation` (between
+    taps) are a number or one for each of D, H and W; `padding`, with zeros, a number or, for each,
+    a number or (before, after). The frames of `cache` come before x, and take the place of as much
+    padding in front. `upsample` doubles rows and columns first, as nearest does. Returns
+    [B, OD, OH, OW, O], rounded once. Raises ValueError for shapes that do not fit, TypeError for
+    mixed dtypes.
     """
     if x.ndim != 5:
         raise ValueError(f"conv3d takes x as [B, D, H, W, C], not {x.shape}")
-    steps, pads = spread(stride, 3), pairs(padding, 3)
+    steps, pads, gaps = spread(stride, 3), pairs(padding, 3), spread(dilation, 3)
     if cache is not None and cache.ndim == 5 and cache.shape[1] == 0:
         cache = None
-    check("conv3d", x, w, bias, cache, steps, pads, upsample)
+    check("conv3d", x, w, bias, cache, steps, pads, upsample, gaps, groups)
     arrays = (x, w, bias) if cache is None else (x, w, bias, cache)
-    return KERNEL(*arrays, stride=steps, padding=pads, upsample=upsample)
+    numbers = {"stride": steps, "padding": pads, "upsample": upsample}
+    return KERNEL(*arrays, **numbers, dilation=gaps, groups=groups)
 
 
-def conv3d_in_order(x, w, bias=None, cache=None, *, stride=1, padding=0, upsample=False):
+def conv3d_in_order(x, w, bias=None, cache=None, *, stride=1, padding=0, upsample=False, **rest):
     """conv3d with its arrays first, as cases have them."""
-    return conv3d(x, w, bias, stride, padding, cache, upsample)
+    return conv3d(x, w, bias, stride, padding, cache, upsample, **rest)
 
 
-def cost(x, w, bias=None, cache=None, *, stride, padding, upsample=False) -> Cost:
+def cost(x, w, bias=None, cache=None, **keywords) -> Cost:
     """As `least`."""
-    conv = problem(x, w, bias, cache, stride=stride, padding=padding, upsample=upsample)
+    conv = problem(x, w, bias, cache, **keywords)
     return least(conv, [array for array in (x, bias, cache) if array is not None])
 
 
@@ -423,16 +474,22 @@ def _case(
     padding: int | Sequence[int | Pair] = 0,
     bias: bool = True,
     upsample: bool = False,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
     **spec,
 ) -> Case:
     """x [B, D, H, W, C], w [O, KD, KH, KW]: of about 1 / sqrt(K), so that outputs are about one."""
+    channels = x[-1] // groups
     arrays = {
         "x": Spec(x, **spec),
-        "w": Spec((*w, x[-1]), scale=prod((*w[1:], x[-1])) ** -0.5),
+        "w": Spec((*w, channels), scale=prod((*w[1:], channels)) ** -0.5),
         "bias": Spec(w[:1]) if bias else None,
         "cache": Spec((x[0], cached, *x[2:]), **spec) if cached else None,
     }
-    numbers = {"stride": spread(stride, 3), "padding": pairs(padding, 3), "upsample": upsample}
+    numbers: dict[str, object] = {"stride": spread(stride, 3), "padding": pairs(padding, 3)}
+    numbers["upsample"] = upsample
+    if dilation != 1 or groups != 1:
+        numbers |= {"dilation": spread(dilation, 3), "groups": groups}
     return Case(arrays, why, numbers)
 
 
@@ -468,6 +525,20 @@ CASES = [
     _case("NaN and infinity", (1, 2, 4, 5, 20), (9, 2, 3, 3), padding=1, fill="specials"),
     _case("unaligned", (2, 2, 4, 5, 24), (9, 3, 2, 2), 2, bias=False, layout="offset"),
     _case("transposed in memory", (1, 2, 4, 5, 24), (9, 1, 2, 2), layout="transposed"),
+    _case("dilated", (2, 4, 7, 8, 20), (35, 2, 3, 3), 1, padding=ODD, dilation=(1, 2, 3)),
+    _case("dilated, few channels", (1, 3, 9, 8, 3), (17, 2, 2, 2), stride=2, dilation=(2, 3, 2)),
+    _case("four groups", (2, 2, 5, 4, 20), (24, 2, 3, 2), 1, padding=ODD, groups=4),
+    _case("a channel each", (2, 3, 6, 21, 37), (37, 2, 3, 3), 1, padding=ODD, groups=37),
+    _case(
+        "a channel each, dilated and strided",
+        (1, 4, 7, 19, 20),
+        (20, 2, 3, 2),
+        stride=(1, 2, 2),
+        padding=1,
+        dilation=(2, 1, 3),
+        groups=20,
+    ),
+    _case("a channel gives two", (1, 2, 5, 4, 6), (12, 2, 3, 3), padding=1, groups=6),
 ]
 
 # Beyond rounding, K up to 27,648. float32 sums err by about sqrt(K) * 6e-8. Half types sum in
@@ -481,7 +552,7 @@ KERNEL = Kernel(
     fallback=fallback,
     vjp=None,
     metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
-    cpu=None,
+    cpu="convolution",
     cases=CASES,
     nmse=NMSE,
     cost=cost,
