@@ -13,7 +13,7 @@ import numpy as np
 from . import dots, e4m3, grouped_matmul, tiles
 from .fp8_matmul import BLOCK, FEW, LOAD_X, SCALE_SHIFTS, SHIFTS, TILED, scales, weights
 from .kernel import Kernel
-from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
+from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
 # step: scales of an expert, 0 where all experts share one.
 FEW_PLACE = """uint columns = w_shape[1];
@@ -138,6 +138,14 @@ def _obstacle(groups: Groups) -> str:
     if groups.n * groups.k * groups.groups < 8:
         return "no weights in constant memory (fewer than 8)"
     return ""
+
+
+def bar(groups: Groups, variant: str) -> float | Tiled:
+    """As grouped_matmul's, with codes for weights."""
+    if variant == "few":
+        return STREAMING
+    m, n, size = groups.m, groups.n, groups.dtype.size
+    return Tiled(m, n, groups.k, TILE_ROWS[variant], 64, size, 1, m * n * size, groups.groups)
 
 
 def launch(groups: Groups, variant: str) -> list[Launch]:
@@ -329,7 +337,7 @@ KERNEL = Kernel(
     reference=reference,
     fallback=fallback,
     vjp=vjp,
-    metal=Metal(VARIANTS, problem, choose, launch),
+    metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
     cpu=None,
     cases=CASES,
     nmse=NMSE,

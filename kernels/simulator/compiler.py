@@ -111,15 +111,20 @@ def _version(path: str) -> int:
     return int(found[1]) if found else 0
 
 
+def cache_root() -> Path:
+    """$TORCHMLX_CACHE or ~/.cache/torchmlx."""
+    named = os.environ.get("TORCHMLX_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "torchmlx"
+
+
 @lru_cache
 def cache_folder() -> Path:
     """Where everything that is compiled stays: a folder of `simulator` in the cache.
 
-    The cache is $TORCHMLX_CACHE or ~/.cache/torchmlx. Other versions of the simulator and of clang
-    have folders beside it; those that took in nothing for a month are dropped when one is made.
+    Other versions of the simulator and of clang have folders beside it; those that took in nothing
+    for a month are dropped when one is made.
     """
-    named = os.environ.get("TORCHMLX_CACHE")
-    above = (Path(named) if named else Path.home() / ".cache" / "torchmlx") / "simulator"
+    above = cache_root() / "simulator"
     folder = above / _foundation()
     if not folder.is_dir():
         above.mkdir(parents=True, exist_ok=True)

@@ -114,7 +114,8 @@ class _Files:
             "ndim": lambda: mx.array(x.ndim, mx.int32),
         }[what]()
         _write_array(path, values)
-        return values.nbytes, values.itemsize, "input"
+        constant = what != "input" or buffer.reference
+        return values.nbytes, values.itemsize, "constant" if constant else "input"
 
     def read_outputs(self) -> tuple[mx.array, ...]:
         """The outputs; zeros where the run left none."""

@@ -1,4 +1,4 @@
-"""Our kernels in the simulator as plain rows: right or wrong, and the memory traffic."""
+"""Our kernels in the simulator as plain rows: right or wrong."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,8 +9,7 @@ from .. import registry
 from ..accuracy import bound, judge, to_numpy
 from ..kernel import Kernel
 from ..spec import FALLBACK, Case
-from .result import Traffic
-from .simulate import Simulated, simulated
+from .simulate import simulated
 
 # Work of a case: bytes it must move or a quarter of its flops, whichever is more. A checked run
 # does SMALL in about a second, a fast one LARGE in about ten.
@@ -77,41 +76,3 @@ def verdict(
 def as_tuple(results: Any) -> tuple[Any, ...]:
     """One or several results as a tuple."""
     return tuple(results) if isinstance(results, tuple | list) else (results,)
-
-
-def traffic(kernel: Kernel, case: Case, dtype: str) -> dict[str, Any]:
-    """Run a case and count what it asks of memory, over all its launches.
-
-    {"kernel", "case", "dtype", "minimum": bytes that the call must move, "requested" and "cached":
-    bytes asked for and bytes through the cache model, "requested_ratio" and "cached_ratio": the
-    same over the minimum, "coalesced": share of the loads, "launches", "threadgroups", "threads",
-    "barriers", "most_loads", "most_phases"}; see `Traffic`.
-    """
-    arrays = case.make(dtype)
-    minimum = kernel.cost(*arrays, **case.keywords).bytes
-    with simulated(mode="fast", traffic=True, strict=False) as seen:
-        kernel.function(*arrays, **case.keywords)
-    return {
-        "kernel": kernel.name,
-        "case": case.label,
-        "dtype": dtype,
-        "minimum": minimum,
-        **_totals(seen, minimum),
-    }
-
-
-def _totals(seen: Simulated, minimum: int) -> dict[str, Any]:
-    total = Traffic.total(result.traffic for result in seen.results if result.traffic)
-    return {
-        "requested": total.requested,
-        "cached": total.cached,
-        "requested_ratio": total.requested / max(minimum, 1),
-        "cached_ratio": total.cached / max(minimum, 1),
-        "coalesced": total.coalesced_share,
-        "launches": len(seen.results),
-        "threadgroups": sum(result.threadgroups for result in seen.results),
-        "threads": sum(result.threads for result in seen.results),
-        "barriers": sum(result.barriers for result in seen.results),
-        "most_loads": total.most_loads,
-        "most_phases": total.most_phases,
-    }

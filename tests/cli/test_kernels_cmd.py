@@ -8,7 +8,14 @@ from importlib import import_module
 import pytest
 
 from torchmlx.kernels import measure, registry
-from torchmlx.kernels.simulator import NoClang, compiler, find_clang, report
+from torchmlx.kernels.simulator import (
+    NoClang,
+    compiler,
+    find_clang,
+    published,
+    report,
+    traffic,
+)
 
 # The package offers a function of the same name.
 simulate = import_module("torchmlx.kernels.simulator.simulate")
@@ -94,14 +101,39 @@ def test_a_report_fails_the_check(torchmlx, clang, monkeypatch):
 
 
 def test_bench_counts_traffic_in_the_simulator(torchmlx, clang):
-    rows = json.loads(torchmlx("kernels", "bench", "gemv", "--simulate", "--json").out)
+    outcome = torchmlx("kernels", "bench", "gemv", "--simulate", "--json")
+    rows = json.loads(outcome.out)
+    assert outcome.code == 0
     for row in rows:
         assert row["cached"] >= row["minimum"] > 0
         assert row["requested"] >= row["minimum"]
         assert 0 < row["coalesced"] <= 1
+        assert (row["bar"], row["tile_ratio"], row["missed"]) == (1.05, None, [])
     lines = torchmlx("kernels", "bench", "gemv", "--simulate").out.splitlines()
-    assert lines[0].split()[3:7] == ["minimum", "requested", "cached", "coalesced"]
-    assert len(lines) == 1 + len(rows)
+    assert lines[0].split()[3:8] == ["minimum", "requested", "/min", "/tile", "coalesced"]
+    assert len(lines) == 2 + len(rows)
+    assert lines[-1] == "0 of 0 cases within their bars; 2 small ones"
+
+
+def test_a_missed_bar_fails_the_bench(torchmlx, clang, monkeypatch):
+    for name, value in {"SMALL_CALL": 0, "SHORT_K": 0, "TILED": 0.001}.items():
+        monkeypatch.setattr(traffic, name, value)
+    outcome = torchmlx("kernels", "bench", "conv2d", "--simulate")
+    assert outcome.code == 1
+    assert re.search(r"FAIL: requested / tiles \d\.\d\d > 0\.001", outcome.out)
+    assert outcome.out.splitlines()[-1] == "0 of 2 cases within their bars; 0 small ones"
+
+
+def test_what_cannot_be_fetched_is_one_line(torchmlx, clang, monkeypatch, tmp_path):
+    monkeypatch.setattr(published, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(published, "REQUIREMENT", "mlx-metal @ file:///nowhere/mlx_metal.whl")
+    published.headers.cache_clear()
+    outcome = torchmlx("kernels", "bench", "softmax", "--simulate", "--published")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert outcome.err.startswith("torchmlx: error: cannot fetch mlx-metal")
+    assert "nowhere" in outcome.err
+    assert outcome.err.endswith("leave out --published to do without\n")
+    assert torchmlx("kernels", "bench", "softmax", "--published").code == 2
 
 
 def test_bench_times_on_the_device(torchmlx):

@@ -17,7 +17,8 @@ static __attribute__((noinline)) void look(
   if (launch.check) inside = checker.examine({address, bytes, write, atomic, site, pc});
   if (launch.count && inside)
     if (const Region* region = memory.buffer_of(address))
-      if (address >= region->base && address + bytes <= region->base + region->bytes)
+      if (region->counted && address >= region->base &&
+          address + bytes <= region->base + region->bytes)
         traffic.note(*region, address, bytes, write, pc ? pc : site.line);
 }
 

@@ -2,7 +2,8 @@
 //
 // The job is a text file: "check count seed", "grid x y z", "threadgroup x y z", then for each
 // buffer in the order of the signature "path bytes element role name", where role is "input",
-// "output" (its contents undefined) or "inout" (an output with initial contents).
+// "constant" (an input that causes no traffic), "output" (its contents undefined) or "inout" (an
+// output with initial contents).
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -25,7 +26,7 @@ struct File {
   unsigned element;
   std::string role, name;
 
-  bool output() const { return role != "input"; }
+  bool output() const { return role == "output" || role == "inout"; }
   bool initialised() const { return role != "output"; }
 };
 
@@ -157,8 +158,9 @@ static int run(const char* job) {
   memory.lay_out(files.size(), largest);
   std::vector<void*> buffers;
   for (const File& file : files) {
-    const Region& region = memory.add_buffer(
+    Region& region = memory.add_buffer(
         file.name, file.bytes, file.element, !file.output(), file.initialised());
+    region.counted = file.role != "constant";
     if (file.initialised())
       read_file(file, region.base);
     else

@@ -36,7 +36,7 @@ struct Region {
   size_t bytes = 0;
   std::string name;
   unsigned element = 1;
-  bool read_only = false, initialised = false, threadgroup = false;
+  bool read_only = false, initialised = false, threadgroup = false, counted = true;
   Cell* cells = nullptr;
   uint64_t first_line = 0;  // of the cache model
 };

@@ -1,4 +1,5 @@
-// Memory traffic: what the threads ask for, and what a cache lets through.
+// Memory traffic: what the threads ask for, and what a cache lets through. Shapes, strides and
+// scalars cause none: a GPU has its constants at hand before a thread starts.
 //
 // An access of a simdgroup is one instruction carried out by its lanes between two simdgroup
 // functions or barriers. A lane's loads from directly following addresses by different
