@@ -71,6 +71,7 @@ inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 _aten.load()
 from . import (  # built from the filled table
     accelerator,
+    autograd,
     cuda,
     fft,
     linalg,

@@ -119,8 +119,7 @@ def fill_diagonal_(self, fill_value, wrap=False):
         on = ranges[0] < n
         for r in ranges[1:]:
             on = on & (r == ranges[0])
-    self._write(mx.where(on, mx.array(fill_value, self.dtype.mx), self._read()))
-    return self
+    return self.masked_fill_(from_array(on, self.device), fill_value)
 
 
 # ---- order

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import mlx.core as mx
 import numpy as np
@@ -14,6 +15,7 @@ from ..core.device import device
 from ..core.dtype import dtype
 from ..core.layout import wrap_dim
 from ..core.op import checked_number, composite
+from ..core.record import computed
 from ..core.tensor import Tensor, check_leaf_write, from_array
 
 method = ("Tensor",)
@@ -67,10 +69,12 @@ def converted(x: Tensor, target: dtype, where: device) -> Tensor:
     strides = layout.preserved(x.shape, x._strides)
     if x.device is not where and x.device.type != "meta" and devices.STREAMS:
         x._host()  # the other stream must see finished values
-    if devices.STREAMS:
-        with devices.stream_of(where):
-            return from_array(cast_array(x._read(), x.dtype, target), where, target, strides)
-    return from_array(cast_array(x._read(), x.dtype, target), where, target, strides)
+    source = x.dtype
+    with devices.stream_of(where) if devices.STREAMS else nullcontext():
+        return computed(
+            "_to_copy", lambda a: cast_array(a, source, target), x,
+            dtype=target, where=where, strides=strides,
+        )  # fmt: skip
 
 
 @composite(at=method)
@@ -153,7 +157,7 @@ def clone(input, *, memory_format=preserve_format):
     """A copy with storage of its own. torch.clone."""
     keep = memory_format in (preserve_format, None)
     strides = layout.preserved(input.shape, input._strides) if keep else None
-    result = from_array(input._read(), input.device, input.dtype, strides)
+    result = computed("clone", lambda a: a, input, strides=strides)
     if memory_format in (channels_last, channels_last_3d):
         result._cell.strides = result._strides = layout.channels_last(result.shape)
     return result
@@ -199,7 +203,7 @@ def copy_(self, src, non_blocking=False):
                 f"{list(src.shape)}"
             )
         array = mx.broadcast_to(array, shape)
-    self._write(array)
+    self._write(array, src)
     return self
 
 
@@ -213,7 +217,7 @@ def fill_(self, value):
                 f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} "
                 "dimensions."
             )
-        self._fill(cast_array(value._read(), value.dtype, self.dtype))
+        self._fill(cast_array(value._read(), value.dtype, self.dtype), value)
         return self
     if not isinstance(value, (bool, int, float, complex, np.generic)):
         raise TypeError(f"fill_() takes a number or a 0-dim Tensor, not {type(value).__name__}")
@@ -239,8 +243,6 @@ def set_(self, source):
 @composite(at=method)
 def requires_grad_(self, requires_grad=True):
     """Set whether autograd should record operations on this tensor. Tensor.requires_grad_."""
-    if requires_grad and self.dtype.category < dtypes.FLOAT:
-        raise RuntimeError("only Tensors of floating point dtype can require gradients")
     self.requires_grad = requires_grad
     return self
 

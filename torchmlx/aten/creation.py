@@ -13,6 +13,7 @@ from ..core import dtype as dtypes
 from ..core import layout
 from ..core.cell import NumpyCell, of_numpy
 from ..core.op import checked_number, composite
+from ..core.record import computed
 from ..core.tensor import Tensor, from_array, from_cell
 from .convert import cast_array
 from .shape import sizes
@@ -481,10 +482,12 @@ def complex(real, imag):
             f"Expected both inputs to be Float tensors but got {real.dtype} and {imag.dtype}"
         )
     shape = layout.broadcast_shapes(real.shape, imag.shape)
-    pair = mx.stack(
-        [mx.broadcast_to(real._read(), shape), mx.broadcast_to(imag._read(), shape)], axis=-1
-    )
-    return from_array(mx.view(pair, mx.complex64).reshape(shape), real.device)
+
+    def joined(real, imag):
+        pair = mx.stack([mx.broadcast_to(real, shape), mx.broadcast_to(imag, shape)], axis=-1)
+        return mx.view(pair, mx.complex64).reshape(shape)
+
+    return computed("complex", joined, real, imag, dtype=dtypes.complex64)
 
 
 @composite(at=function)

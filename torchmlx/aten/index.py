@@ -16,6 +16,7 @@ from ..core import device as devices
 from ..core import dtype as dtypes
 from ..core import layout, views
 from ..core.op import checked_number, composite, op
+from ..core.record import computed, needed, snapshot
 from ..core.tensor import Tensor, check_leaf_write, from_array
 from .convert import cast_array
 
@@ -364,29 +365,39 @@ def getitem(x: Tensor, index) -> Tensor:
         return target
     with devices.stream_of(x.device) if devices.STREAMS else nullcontext():
         plan = _Plan(target, rest)
-        return from_array(plan.gather(target._read()), x.device, x.dtype, plan.strides(target))
+        return computed("index", plan.gather, target, strides=plan.strides(target))
 
 
 def setitem(x: Tensor, index, value) -> None:
     """x[index] = value, in place, through views."""
     check_leaf_write(x)
     target, rest = basic(x, _items(index))
+    source = value if isinstance(value, Tensor) else None
     if all(i is None for i in rest):
-        target._write(_broadcast_value(_values(value, x), target))
+        target._write(_broadcast_value(_values(value, x), target), source)
         return
     plan = _Plan(target, rest)
     mask = _whole_mask(target, rest)
     number = not isinstance(value, Tensor) or value.numel() == 1
     if mask is not None and number:
-        values = mx.reshape(_values(value, x), ())
-        target._write(mx.where(mask, values, target._read()))
+        _assign(target, lambda a, v: mx.where(mask, mx.reshape(v, ()), a), value)
         return
     if isinstance(value, Tensor) and value.dtype is not x.dtype:
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
             f"{x.dtype.torch_name} for the destination and {value.dtype.torch_name} for the source."
         )
-    target._write(plan.put(target._read(), _values(value, x)))
+    _assign(target, plan.put, value)
+
+
+def _assign(target: Tensor, put, value) -> None:
+    """Overwrite target with put(its array, value's array)."""
+    if not isinstance(value, Tensor):
+        value = from_array(_values(value, target), target.device, target.dtype)
+    before = snapshot(target) if needed((target, value)) else target
+    dtypes_ = value.dtype, target.dtype
+    result = computed("index_put", lambda a, v: put(a, cast_array(v, *dtypes_)), before, value)
+    target._write(result._read(), result, fresh=True)
 
 
 def _values(value, x: Tensor) -> mx.array:
@@ -499,5 +510,10 @@ def masked_scatter(input, mask, source):
 def index_put(input, indices, values, accumulate=False):
     """`input` with `values` written (or added) at a tuple of index tensors. torch.index_put."""
     target, rest = basic(input, tuple(indices))
-    result = _Plan(target, rest).put(target._read(), _values(values, input), accumulate)
-    return from_array(result, input.device, input.dtype)
+    plan = _Plan(target, rest)
+    dtypes_ = values.dtype, input.dtype
+
+    def put(array, values):
+        return plan.put(array, cast_array(values, *dtypes_), accumulate)
+
+    return computed("index_put", put, target, values)

@@ -7,6 +7,7 @@ import mlx.core as mx
 from ..core import dtype as dtypes
 from ..core.layout import wrap_dim
 from ..core.op import checked_number, composite
+from ..core.record import computed
 from ..core.tensor import Tensor, from_array
 from .index import assigned, check_bounds
 
@@ -30,15 +31,15 @@ def index_select(input, dim, index):
     if index.ndim > 1:
         raise IndexError("index_select(): Index is supposed to be a vector")
     where = _checked_index(index, source.shape[d], "index_select").reshape(-1)
-    result = mx.take(source._read(), where, axis=d)
-    return from_array(result.reshape(()) if input.ndim == 0 else result, input.device, input.dtype)
+    result = computed("index_select", lambda a: mx.take(a, where, axis=d), source)
+    return result.reshape(()) if input.ndim == 0 else result
 
 
 @composite()
 def take(input, index):
     """Elements of the flattened input at flat indices. torch.take."""
     where = _checked_index(index, input.numel(), "take")
-    return from_array(mx.take(input._read().reshape(-1), where), input.device, input.dtype)
+    return computed("take", lambda a: mx.take(a.reshape(-1), where), input)
 
 
 @composite()
@@ -52,8 +53,8 @@ def gather(input, dim, index, *, sparse_grad=False):
     if input.ndim == 0:
         return input.expand(index.shape).clone()
     where = _checked_gather(index, input.shape[d], d)
-    source = input._read()[_corner(index.shape, d)]
-    return from_array(mx.take_along_axis(source, where, axis=d), input.device, input.dtype)
+    corner = _corner(index.shape, d)
+    return computed("gather", lambda a: mx.take_along_axis(a[corner], where, axis=d), input)
 
 
 def _checked_gather(index: Tensor, size: int, dim: int) -> mx.array:
@@ -74,17 +75,16 @@ def _corner(shape, dim: int):
 
 def _scatter(input: Tensor, dim: int, index: Tensor, source, reduce: str | None) -> Tensor:
     d = wrap_dim(dim, input.ndim)
-    array = input._read()
     if index.numel() == 0:
-        return from_array(array, input.device, input.dtype)
+        return input.clone()
     if input.ndim == 0:
         return _scatter(input.reshape(1), 0, index.reshape(1), _flat1(source), reduce).reshape(())
     where = _checked_gather(index, input.shape[d], d)
     if isinstance(source, Tensor):
         _same_dtype(input, source, "scatter")
-        values = source._read()[tuple(slice(0, n) for n in index.shape)]
     else:
-        values = mx.broadcast_to(checked_number(source, input.dtype), index.shape)
+        number = from_array(checked_number(source, input.dtype), input.device, input.dtype)
+        source = number.expand(index.shape)
     places = [
         where
         if a == d
@@ -92,7 +92,9 @@ def _scatter(input: Tensor, dim: int, index: Tensor, source, reduce: str | None)
         for a, n in enumerate(index.shape)
     ]
     places = tuple(mx.broadcast_to(p, index.shape) for p in places)
-    return from_array(assigned(array, places, values, reduce), input.device, input.dtype)
+    corner = tuple(slice(0, n) for n in index.shape)
+    name = "scatter_add" if reduce == "add" else "scatter"
+    return computed(name, lambda a, v: assigned(a, places, v[corner], reduce), input, source)
 
 
 def _flat1(source):
@@ -114,14 +116,13 @@ def scatter_add(input, dim, index, src):
     return _scatter(input, dim, index, src, "add")
 
 
-def _along(input: Tensor, dim: int, index: Tensor, name: str):
-    """The array, with at least one dimension, and the places that an index_ operation writes."""
+def _along(input: Tensor, dim: int, index: Tensor, name: str) -> tuple:
+    """The places that an index_ operation writes, in an input of at least one dimension."""
     if index.ndim > 1:
         raise IndexError(f"{name}(): Index is supposed to be a vector, got {index.ndim} dims")
     d = wrap_dim(dim, input.ndim)
-    array = input._read() if input.ndim else mx.reshape(input._read(), (1,))
-    where = _checked_index(index, array.shape[d], name).reshape(-1)
-    return array, (slice(None),) * d + (where,)
+    where = _checked_index(index, input.shape[d] if input.ndim else 1, name).reshape(-1)
+    return (slice(None),) * d + (where,)
 
 
 def _same_dtype(input: Tensor, source: Tensor, name: str) -> None:
@@ -132,11 +133,8 @@ def _same_dtype(input: Tensor, source: Tensor, name: str) -> None:
         )
 
 
-def _slices(source: Tensor, array: mx.array, places: tuple, name: str) -> mx.array:
-    """The values that `source` brings to `places`: its shape must be array's but for the index."""
-    values = source._read()
-    if values.ndim == 0:
-        values = mx.reshape(values, (1,))
+def _check_slices(values: Tensor, array: Tensor, places: tuple, name: str) -> None:
+    """The shape of the values brought to `places` must be array's but for the index."""
     d, n = len(places) - 1, places[-1].size
     if values.ndim != array.ndim or values.shape[d] != n:
         error = IndexError if values.ndim == array.ndim and name == "index_copy" else RuntimeError
@@ -145,41 +143,47 @@ def _slices(source: Tensor, array: mx.array, places: tuple, name: str) -> mx.arr
             f"({values.shape[d] if d < values.ndim else 1}), for dim: {d}"
         )
     expected = (*array.shape[:d], n, *array.shape[d + 1 :])
-    if values.shape != expected:
+    if tuple(values.shape) != expected:
         raise RuntimeError(
             f"{name}_(): source has shape {list(values.shape)}, but {list(expected)} is needed"
         )
-    return values
 
 
-def _like_input(array: mx.array, input: Tensor) -> Tensor:
-    return from_array(mx.reshape(array, input.shape), input.device, input.dtype)
+def _at_least_1d(x: Tensor) -> Tensor:
+    return x if x.ndim else x.reshape(1)
+
+
+def _written(input: Tensor, places: tuple, source: Tensor, name: str, reduce=None) -> Tensor:
+    """`input` with the slices of `source` written (or reduced) at `places`."""
+    _same_dtype(input, source, name)
+    base, values = _at_least_1d(input), _at_least_1d(source)
+    _check_slices(values, base, places, name)
+    result = computed(name, lambda a, v: assigned(a, places, v, reduce), base, values)
+    return result.reshape(input.shape)
 
 
 @composite(inplace=True)
 def index_add(input, dim, index, source, *, alpha=1):
     """`input` with the slices of `source` added at `index`. torch.index_add."""
-    array, places = _along(input, dim, index, "index_add")
-    _same_dtype(input, source, "index_add")
-    values = _slices(source if alpha == 1 else source * alpha, array, places, "index_add")
-    return _like_input(assigned(array, places, values, "add"), input)
+    places = _along(input, dim, index, "index_add")
+    return _written(input, places, source if alpha == 1 else source * alpha, "index_add", "add")
 
 
 @composite(inplace=True)
 def index_copy(input, dim, index, source):
     """`input` with the slices of `source` written at `index`. torch.index_copy."""
-    array, places = _along(input, dim, index, "index_copy")
-    _same_dtype(input, source, "index_copy")
-    values = _slices(source, array, places, "index_copy")
-    return _like_input(assigned(array, places, values), input)
+    return _written(input, _along(input, dim, index, "index_copy"), source, "index_copy")
 
 
 @composite(inplace=True)
 def index_fill(input, dim, index, value):
     """`input` with a number written at `index`. torch.index_fill."""
-    array, places = _along(input, dim, index, "index_fill")
-    return _like_input(assigned(array, places, checked_number(_number(value), input.dtype)), input)
-
-
-def _number(value):
-    return value.item() if isinstance(value, Tensor) else value
+    places = _along(input, dim, index, "index_fill")
+    if not isinstance(value, Tensor):
+        value = from_array(checked_number(value, input.dtype), input.device, input.dtype)
+    base = _at_least_1d(input)
+    kind = base.dtype.mx
+    result = computed(
+        "index_fill", lambda a, v: assigned(a, places, v.astype(kind)), base, value
+    )  # fmt: skip
+    return result.reshape(input.shape)

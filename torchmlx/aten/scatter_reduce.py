@@ -8,7 +8,8 @@ import mlx.core as mx
 
 from ..core.layout import wrap_dim
 from ..core.op import composite
-from ..core.tensor import Tensor, from_array
+from ..core.record import computed
+from ..core.tensor import Tensor
 from ._calling import is_float, wide
 from .scatter import _checked_gather
 
@@ -74,9 +75,12 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
         else mx.reshape(mx.arange(n), [-1 if a == b else 1 for b in range(input.ndim)])
         for a, n in enumerate(index.shape)
     )
-    source = src._read()[tuple(slice(0, n) for n in index.shape)]
-    result = _reduced(input._read(), places, source, reduce, include_self)
-    return from_array(result, input.device, input.dtype)
+    corner = tuple(slice(0, n) for n in index.shape)
+
+    def reduced(array, source):
+        return _reduced(array, places, source[corner], reduce, include_self)
+
+    return computed("scatter_reduce", reduced, input, src)
 
 
 @composite(inplace=True)

@@ -12,6 +12,7 @@ from ..core import layout, views
 from ..core.dtype import dtype
 from ..core.layout import infer_size, wrap_dim, wrap_dims
 from ..core.op import composite, op, view
+from ..core.record import computed
 from ..core.tensor import Tensor, alias, from_array
 
 
@@ -100,11 +101,7 @@ def reshape(input, *shape, **kwargs):
     """A view where the strides allow it, a copy otherwise. torch.reshape."""
     shape = infer_size(sizes(shape, kwargs, "shape"), input.numel())
     found = reshaped(input, shape)
-    return (
-        from_array(mx.reshape(input._read(), shape), input.device, input.dtype)
-        if found is None
-        else found
-    )
+    return computed("reshape", lambda a: mx.reshape(a, shape), input) if found is None else found
 
 
 @view(at=("Tensor",))
@@ -508,5 +505,4 @@ def repeat(self, *repeats, **kwargs):
             "of tensor"
         )
     shape = (1,) * (len(repeats) - self.ndim) + tuple(self.shape)
-    array = mx.tile(mx.reshape(self._read(), shape), repeats)
-    return from_array(array, self.device, self.dtype)
+    return computed("repeat", lambda a: mx.tile(mx.reshape(a, shape), repeats), self)

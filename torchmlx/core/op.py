@@ -19,7 +19,7 @@ import numpy as np
 
 from . import device as devices
 from . import dtype as dtypes
-from . import float8, layout
+from . import float8, layout, record
 from .device import device
 from .dtype import dtype
 from .tensor import Tensor, check_leaf_write, from_array
@@ -115,7 +115,7 @@ def _callable(function: Callable, rule: Rule, name: str) -> Callable:
     def call(*args, **kwargs):
         out = kwargs.pop("out", None) if kwargs else None
         result = apply(function, rule, name, args, kwargs)
-        return result if out is None else _store(out, result)
+        return result if out is None else _store(out, result, name)
 
     return functools.wraps(function)(call)
 
@@ -123,6 +123,7 @@ def _callable(function: Callable, rule: Rule, name: str) -> Callable:
 def apply(function, rule: Rule, name: str, args, kwargs):
     """Run one pure function: unwrap tensors, promote, enter the device's stream, wrap results."""
     tensors: list[Tensor] = []
+    given = args, kwargs
     if rule.promote:
         args, kwargs, cast_back = _promote(rule, name, args, kwargs, tensors)
     else:
@@ -152,8 +153,12 @@ def apply(function, rule: Rule, name: str, args, kwargs):
         result = result.astype(cast_back)
     if type(result) is mx.array:
         strides = _pointwise_strides(result, tensors) if rule.pointwise else None
-        return from_array(result, where, strides=strides)
-    return _wrap(result, where)
+        wrapped = from_array(result, where, strides=strides)
+    else:
+        wrapped = _wrap(result, where)
+    if record.needed(tensors):
+        record.record(function, name, given, (arrays, kwargs), cast_back, wrapped)
+    return wrapped
 
 
 def _has_tensor(value) -> bool:
@@ -356,12 +361,17 @@ def _combine(higher: dtype | None, lower: dtype | None) -> dtype | None:
     return dtypes.promote_types(higher, lower)
 
 
-def _store(out, result):
+def _store(out, result, name: str = "out"):
     """Write a result into `out=`, which takes the result's shape, as in torch."""
     if isinstance(result, (tuple, list)):
         for o, r in zip(out, result, strict=True):
-            _store(o, r)
+            _store(o, r, name)
         return out
+    if record.needed((result, out)):
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
     if not dtypes.can_cast(result.dtype, out.dtype):
         raise RuntimeError(
             f"result type {result.dtype.torch_name} can't be cast to the desired output type "
@@ -379,11 +389,18 @@ def _store(out, result):
     return out
 
 
+def _before(target: Tensor, args, kwargs) -> Tensor:
+    """The target as an in-place operation reads it: a snapshot where the tape will keep it."""
+    check_leaf_write(target)
+    if record.needed((target, *(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)))):
+        return record.snapshot(target)
+    return target
+
+
 def _inplace_variant(function: Callable, rule: Rule, name: str) -> Callable:
     def inplace(self, *args, **kwargs):
-        check_leaf_write(self)
-        result = apply(function, rule, name, (self, *args), kwargs)
-        return _replace(self, result)
+        before = _before(self, args, kwargs)
+        return _replace(self, apply(function, rule, name, (before, *args), kwargs))
 
     inplace.__name__ = name + "_"
     inplace.__doc__ = f"In-place `{name}`."
@@ -392,8 +409,8 @@ def _inplace_variant(function: Callable, rule: Rule, name: str) -> Callable:
 
 def _inplace_of_composite(function: Callable, name: str) -> Callable:
     def inplace(self, *args, **kwargs):
-        check_leaf_write(self)
-        return _replace(self, function(self, *args, **kwargs))
+        before = _before(self, args, kwargs)
+        return _replace(self, function(before, *args, **kwargs))
 
     inplace.__name__ = name + "_"
     inplace.__doc__ = f"In-place `{name}`."
@@ -411,7 +428,7 @@ def _replace(target: Tensor, result: Tensor) -> Tensor:
             f"output with shape {list(target.shape)} doesn't match the broadcast shape "
             f"{list(result.shape)}"
         )
-    target._write(result._read())
+    target._write(result._read(), result, fresh=True)
     return target
 
 

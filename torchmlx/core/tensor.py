@@ -13,7 +13,7 @@ import numpy as np
 from . import cell as cells
 from . import device as devices
 from . import dtype as dtypes
-from . import layout, modes, views
+from . import layout, modes, tape, views
 from .cell import Cell
 from .device import device
 from .dtype import dtype
@@ -36,7 +36,16 @@ class Tensor:
     dtype: dtype
     device: device
     grad: Tensor | None = None
-    requires_grad: bool = False
+    # Autograd: see tape.py. `_root` is the base that a view shares its history with, `_seen` the
+    # base's node when the view last looked.
+    _requires_grad: bool = False
+    _node: tape.Node | None = None
+    _index: int = 0
+    _root: Tensor | None = None
+    _seen: tape.Node | None = None
+    _accumulator: Any = None
+    _hooks: dict | None = None
+    _post_accumulate_hooks: dict | None = None
 
     if TYPE_CHECKING:  # what the op table adds
 
@@ -85,12 +94,36 @@ class Tensor:
         return layout.contiguous(self.shape) if self._strides is None else self._strides
 
     @property
-    def is_leaf(self) -> bool:
-        return True
+    def requires_grad(self) -> bool:
+        """Whether operations on this tensor are recorded."""
+        return self._requires_grad if self._root is None else tape.follow(self)
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if bool(value) == self.requires_grad:
+            return
+        if value and self.dtype.category < dtypes.FLOAT:
+            raise RuntimeError(
+                "only Tensors of floating point and complex dtype can require gradients"
+            )
+        if not value and self._node is not None:
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables. If you want to use a "
+                "computed variable in a subgraph that doesn't require differentiation use "
+                "var_no_grad = var.detach()."
+            )
+        self._requires_grad = bool(value)
+        self._root = None  # a leaf has a history of its own
 
     @property
-    def grad_fn(self):
-        return None
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made this tensor."""
+        return not self.requires_grad or self._node is None
+
+    @property
+    def grad_fn(self) -> tape.Node | None:
+        """The recorded operation that made this tensor, or None."""
+        return self._node if self.requires_grad else None
 
     @property
     def data(self) -> Tensor:
@@ -107,6 +140,8 @@ class Tensor:
 
     @property
     def _base(self) -> Tensor | None:
+        if self._root is not None:
+            return self._root
         return (
             from_cell(self._cell, dtypes.from_mx(self._cell.array.dtype), self.device)
             if self._steps
@@ -128,20 +163,28 @@ class Tensor:
             cell.remember(self)
         return array
 
-    def _write(self, new: mx.array) -> None:
-        """Store `new` (this shape; cast to the storage dtype) in the cell, through the views."""
+    def _write(self, new: mx.array, source: Tensor | None = None, fresh: bool = False) -> None:
+        """Store `new` (this shape; cast to the storage dtype) in the cell, through the views.
+
+        source: the tensor whose values these are, if autograd should know; fresh: nobody else has
+        it.
+        """
         if self._strides is not None and layout.overlaps(self.shape, self._strides):
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a "
                 "single memory location. Please clone() the tensor before performing the operation."
             )
-        self._store(new)
+        self._store(new, source, fresh)
 
-    def _fill(self, number: mx.array) -> None:
+    def _fill(self, number: mx.array, source: Tensor | None = None) -> None:
         """Make every element `number` (0-d), also where several elements share memory."""
-        self._store(mx.full(self.shape, number))
+        self._store(mx.full(self.shape, number), source)
 
-    def _store(self, new: mx.array) -> None:
+    def _store(self, new: mx.array, source: Tensor | None = None, fresh: bool = False) -> None:
+        if modes.grad_enabled() and (
+            self._requires_grad or self._root is not None or source is not None
+        ):
+            tape.rebase(self, source, fresh)
         storage = self.dtype.mx
         if new.dtype != storage:
             if self.dtype.opaque:
@@ -175,6 +218,8 @@ class Tensor:
         new._offset = self._offset if offset is None else offset
         new.dtype = dtype or self.dtype
         new.device = self.device
+        if modes.grad_enabled():
+            tape.record_view(self, new, step)
         return new
 
     def _host(self) -> mx.array:
@@ -302,18 +347,24 @@ class Tensor:
         """Another handle on the same storage, with this one's class and attributes."""
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
-        new.grad = None
+        new.grad = new._accumulator = new._hooks = None
         return new
 
     def __deepcopy__(self, memo):
         """A copy; what shares a storage here shares the copied one there, through `memo`."""
         if id(self) in memo:
             return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment. If you were attempting to deepcopy a module, this may be "
+                "because of a torch.nn.utils.weight_norm usage."
+            )
         new = memo[id(self)] = copy.copy(self)
         cell = memo.get(id(self._cell))
         if cell is None:
             cell = memo[id(self._cell)] = Cell(self._cell.array, self._cell.strides)
-        new._cell, new._cached = cell, None
+        new._cell, new._cached, new._root = cell, None, None
         new.grad = copy.deepcopy(self.grad, memo)
         for name in self.__dict__.keys() - _OWN:
             setattr(new, name, copy.deepcopy(self.__dict__[name], memo))
@@ -334,7 +385,8 @@ class Tensor:
 # What Tensor itself keeps in an instance's dictionary.
 _OWN = {
     "_cell", "_steps", "_shape", "_strides", "_offset", "_cached", "_cached_version", "dtype",
-    "device", "grad", "requires_grad",
+    "device", "grad", "_requires_grad", "_node", "_index", "_root", "_seen", "_accumulator",
+    "_hooks", "_post_accumulate_hooks",
 }  # fmt: skip
 
 
@@ -402,9 +454,4 @@ def legacy_constructor(cls, args, kwargs) -> Tensor:
     return from_array(mx.zeros(tuple(shape), dtype.mx), where, dtype)
 
 
-def check_leaf_write(tensor: Tensor) -> None:
-    """torch forbids in-place writes to a leaf that requires grad while grad mode is on."""
-    if tensor.requires_grad and modes.grad_enabled():
-        raise RuntimeError(
-            "a leaf Variable that requires grad is being used in an in-place operation."
-        )
+check_leaf_write = tape.check_write

@@ -1,5 +1,5 @@
 """View steps. A view is a chain of them: `forward` reads a view from its base, `scatter` writes it
-back.
+back, `pull` carries a gradient back (`source` tells the shape and dtype that `forward` read).
 
 A step that only rearranges (`Reshape`, `Permute`, `Bits`) ignores `base` in `scatter`, so a write
 through a chain keeps a single reference to the buffer and MLX may update it in place.
@@ -26,6 +26,9 @@ class Reshape:
     def scatter(self, base: mx.array, new: mx.array) -> mx.array:
         return mx.reshape(new, self.before)
 
+    def pull(self, source, g: mx.array) -> mx.array:
+        return mx.reshape(g, self.before)
+
 
 class Permute:
     __slots__ = ("order", "inverse")
@@ -39,6 +42,9 @@ class Permute:
 
     def scatter(self, base, new):
         return mx.transpose(new, self.inverse)
+
+    def pull(self, source, g):
+        return mx.transpose(g, self.inverse)
 
 
 class Index:
@@ -56,6 +62,9 @@ class Index:
         result = base[...]  # a second handle on the same lazy array: the assignment rebinds only it
         result[self.index] = new
         return result
+
+    def pull(self, source, g):
+        return self.scatter(mx.zeros(source.shape, g.dtype), g)
 
 
 class Expand:
@@ -76,6 +85,14 @@ class Expand:
     def scatter(self, base, new):
         lead = (0,) * (len(self.after) - len(self.before))
         return new[(*lead, *(slice(0, n) for n in self.before))]
+
+    def pull(self, source, g):
+        if g.size == 0:
+            return mx.zeros(self.before, g.dtype)
+        lead = len(self.after) - len(self.before)
+        grown = [d for d, n in enumerate(self.before) if n != self.after[lead + d]]
+        axes = (*range(lead), *(lead + d for d in grown))
+        return mx.reshape(mx.sum(g, axis=axes), self.before) if axes else g
 
 
 class Gather:
@@ -99,6 +116,13 @@ class Gather:
         flat[mx.reshape(where, (-1,))] = mx.reshape(new, (-1,))
         return mx.reshape(flat, base.shape)
 
+    def pull(self, source, g):
+        flat = mx.zeros((math.prod(source.shape),), g.dtype)
+        if g.size and flat.size:
+            where = self.function(mx.arange(flat.size, dtype=mx.int64).reshape(source.shape))
+            flat = flat.at[mx.reshape(where, (-1,))].add(mx.reshape(g, (-1,)))
+        return mx.reshape(flat, source.shape)
+
 
 class Bits:
     """The same bytes read as another dtype (`view(dtype)`, view_as_real, view_as_complex)."""
@@ -114,6 +138,11 @@ class Bits:
 
     def scatter(self, base, new):
         return mx.reshape(_bits(mx.reshape(new, (-1,)), self.before), self.shape_before)
+
+    def pull(self, source, g):
+        if {self.before, self.after} != {mx.float32, mx.complex64}:
+            raise NotImplementedError("the derivative for 'view(dtype)' is not implemented.")
+        return self.scatter(source, g)
 
 
 def _bits(x: mx.array, dtype: mx.Dtype) -> mx.array:
@@ -137,6 +166,9 @@ class Part:
         parts[self.which] = new
         pair = mx.stack(parts, axis=-1)
         return mx.reshape(mx.view(pair, base.dtype), base.shape)
+
+    def pull(self, source, g):
+        return self.scatter(mx.zeros(source.shape, source.dtype), g)
 
 
 def read(base: mx.array, steps: tuple) -> mx.array:
