@@ -227,6 +227,17 @@ def test_fp8_linear(dtype, shape):
         close(ops.fp8_linear(own, codes, own_scale, bias=own_bias), want, HALF[dtype])
 
 
+@pytest.mark.parametrize("dtype", HALF)
+def test_fp8_grouped(dtype):
+    x_, w_ = data(9, 150), 100 * data(3, 200, 150, seed=1)
+    scale_, ends = data(3, 2, 2, low=0.001, high=0.01, seed=3), [2, 2, 9]
+    x, w = theirs(x_, dtype=dtype)[0], torch.tensor(w_).to(torch.float8_e4m3fn).double()
+    w = w * blocks_of(torch.tensor(scale_), w.shape)
+    want = torch.cat([x.double()[:2] @ w[0].T, x.double()[2:] @ w[2].T]).to(x.dtype)
+    arrays = ops.to_fp8(torchmlx.tensor(w_)), torchmlx.tensor(scale_), torchmlx.tensor(ends).int()
+    close(ops.fp8_grouped(*ours(x_, dtype=dtype), *arrays), want, HALF[dtype])
+
+
 def test_float8_casts_are_exact():
     values = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     codes = torchmlx.arange(256).to(torchmlx.uint8)
@@ -259,6 +270,9 @@ CALLS = {
     "router": lambda: ops.router(x, 2),
     "swiglu": lambda: ops.swiglu(x, x[0, 0]),
     "fp8_matmul": lambda: ops.fp8_linear(x, ops.to_fp8(x[0, 0]), torchmlx.tensor(1.0)),
+    "fp8_grouped": lambda: ops.fp8_grouped(
+        *(x[0, 0], ops.to_fp8(x[0]), torchmlx.ones(3), torchmlx.tensor([1, 2, 3]).int())
+    ),
     "moe_decode": lambda: ops.moe_decode(
         x[0, 0],
         torchmlx.ones(2, 6, 8),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..core import dtype as dtypes
 from ..core.op import composite, op
 from ..core.tensor import Tensor
+from ..kernels.fp8_grouped import fp8_grouped as grouped_kernel
 from ..kernels.fp8_matmul import fp8_linear as fp8_kernel
 from ..kernels.moe_decode import moe_decode as moe_kernel
 from .fused import speaking_torch
@@ -12,6 +13,7 @@ from .fused import speaking_torch
 CODES = (dtypes.float8_e4m3fn, dtypes.uint8)
 
 _fp8_linear = op("ops._fp8_linear", at=(), float8=True)(speaking_torch(fp8_kernel))
+_fp8_grouped = op("ops._fp8_grouped", at=(), float8=True)(speaking_torch(grouped_kernel))
 _moe_decode = op("ops._moe_decode", at=(), float8=True)(speaking_torch(moe_kernel))
 
 
@@ -34,6 +36,21 @@ def fp8_linear(x, w, scale, block=128, bias=None):
     """
     _check_codes("fp8_linear", w)
     return _fp8_linear(x, w, scale, block, bias)
+
+
+@composite("ops.fp8_grouped", at=("ops",))
+def fp8_grouped(x, w, scale, offs):
+    """x[rows of g] @ (w[g] * scale[g]).T with e4m3 expert weights, accumulated in float32.
+
+    x [M, K], float32, float16 or bfloat16, rows sorted by expert; w [E, N, K] float8_e4m3fn, or its
+    bytes as uint8; offs [E], int32, the ends of the experts' rows, read on the device; scale,
+    float32 or bfloat16, multiplies: () or [1] for all weights, [E] for each expert, [E, N, 1] for
+    each output, or [E, ceil(N / 128), ceil(K / 128)] for square blocks, the last ones cut off.
+    Returns [M, N] of x's dtype, rounded once; rows from offs[-1] on are zero. x and scale have
+    gradients. Raises ValueError for shapes that do not fit, TypeError for other dtypes.
+    """
+    _check_codes("fp8_grouped", w)
+    return _fp8_grouped(x, w, scale, offs)
 
 
 @composite("ops.moe_decode", at=("ops",))

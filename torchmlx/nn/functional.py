@@ -12,6 +12,8 @@ from typing import Any as _Any
 from ..aten import embedding as _embedding
 from ..aten import pool as _pool
 from ..aten import resize as _resize
+from ..aten.scaled import ScalingType as ScalingType
+from ..aten.scaled import SwizzleType as SwizzleType
 from ..core.op import TABLE as _TABLE
 from . import dropout as _dropout
 
