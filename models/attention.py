@@ -1,17 +1,25 @@
-"""Causal self-attention, as the dense families share it, and its mask."""
+"""Causal self-attention, as the decoder families share it."""
+
+from collections.abc import Callable
 
 import torchmlx as torch
-from torchmlx import Tensor, nn
+from torchmlx import Tensor, nn, ops
 from torchmlx.nn import functional as F
-from torchmlx.ops import rope
 
-from .cache import KVCache
+from ..core.tensor import from_array
+from .cache import KVState
+from .step import FULL, Step
 
 
 class Attention(nn.Module):
     """Grouped-query attention with rotary positions; x [B, L, hidden] -> [B, L, hidden].
 
-    `norm_eps` adds Qwen3's RMS norm over each query and key head before the rotation.
+    kind: which of the step's rotations turns queries and keys; None turns none.
+    norm: makes the norm over each query and key head before the rotation, from the head's size.
+    window: how many keys a query sees, its own included; None for all.
+    scale: of the scores; head_dim ** -0.5 by default.
+    gated: q_proj gives each head its query and then a gate, whose sigmoid multiplies the result.
+    sinks: each head has one more score, which takes its share of the softmax and gives nothing.
     """
 
     def __init__(
@@ -23,53 +31,63 @@ class Attention(nn.Module):
         *,
         qkv_bias: bool = False,
         out_bias: bool = False,
-        norm_eps: float | None = None,
+        kind: str | None = FULL,
+        norm: Callable[[int], nn.Module] | None = None,
+        window: int | None = None,
+        scale: float | None = None,
+        gated: bool = False,
+        sinks: bool = False,
     ):
         super().__init__()
-        self.head_dim = head_dim
-        self.grouped = heads != kv_heads
-        self.q_proj = nn.Linear(hidden, heads * head_dim, bias=qkv_bias)
+        self.head_dim, self.kind, self.window = head_dim, kind, window
+        self.scale, self.gated = scale, gated
+        width = head_dim * (2 if gated else 1)
+        self.q_proj = nn.Linear(hidden, heads * width, bias=qkv_bias)
         self.k_proj = nn.Linear(hidden, kv_heads * head_dim, bias=qkv_bias)
         self.v_proj = nn.Linear(hidden, kv_heads * head_dim, bias=qkv_bias)
         self.o_proj = nn.Linear(heads * head_dim, hidden, bias=out_bias)
-        self.normalised = norm_eps is not None
-        if norm_eps is not None:
-            self.q_norm = nn.RMSNorm(head_dim, eps=norm_eps)
-            self.k_norm = nn.RMSNorm(head_dim, eps=norm_eps)
+        self.q_norm = norm(head_dim) if norm else nn.Identity()
+        self.k_norm = norm(head_dim) if norm else nn.Identity()
+        self.sinks = nn.Parameter(torch.zeros(heads)) if sinks else None
 
-    def forward(
-        self,
-        x: Tensor,
-        turn: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        cache: KVCache | None,
-    ) -> Tensor:
+    def make_state(self, bits: int | None = None) -> KVState:
+        """What a cache holds for this layer; `bits` quantises keys and values."""
+        return KVState(self.window, bits)
+
+    def forward(self, x: Tensor, step: Step, state: KVState | None) -> Tensor:
         q, k, v = (self._heads(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
-        if self.normalised:
-            q, k = self.q_norm(q), self.k_norm(k)
+        gate = None
+        if self.gated:
+            q, gate = q.unflatten(2, (-1, 2)).unbind(3)
+            gate = gate.transpose(1, 2)
+        q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, L, D]
-        q, k = rope(q, *turn), rope(k, *turn)
-        if cache is not None:
-            k, v = cache.append(k, v)
-        causal = mask is None and q.shape[2] > 1
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=self.grouped
-        )
+        if self.kind is not None:
+            turn = step.turn(self.kind)
+            q, k = ops.rope(q, *turn), ops.rope(k, *turn)
+        if state is not None:
+            rows = None if step.rows is None else step.rows.mx
+            seen = state.append(k.mx, v.mx, step.past, rows)
+            k, v = (from_array(array, x.device) for array in seen)
+        if self.sinks is None:
+            out = self._attend(q, k, v, gate, step)
+        else:
+            out = self._attend_with_sinks(q, k, v, self.sinks, step)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim))
 
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, step: Step) -> Tensor:
+        sight = step.sight(k.shape[2], self.window)
+        return ops.attention(q, k, v, scale=self.scale, gate=gate, **sight)
 
-def causal_mask(length: int, past: int, padding: Tensor | None, device) -> Tensor | None:
-    """Which of past + length keys each of `length` queries sees, bool [B or 1, 1, length, total].
-
-    None where the plain causal rule says it all: nothing is padded, and either the queries start at
-    position 0 or there is one of them. `padding` [B, total] is 0 where a token is padding.
-    """
-    if padding is None and (past == 0 or length == 1):
-        return None
-    keys = torch.arange(past + length, device=device)
-    queries = torch.arange(past, past + length, device=device)
-    visible = (keys <= queries[:, None])[None, None]
-    return visible if padding is None else visible & padding.bool()[:, None, None, :]
+    def _attend_with_sinks(self, q, k, v, sinks: Tensor, step: Step) -> Tensor:
+        """The sink is the score of one more key, 0, by way of the mask; its value is 0."""
+        seen = step.visible(k.shape[2], self.window)
+        mask = torch.zeros(seen.shape, dtype=q.dtype, device=q.device)
+        mask = mask.masked_fill(seen.logical_not(), float("-inf")).expand(-1, q.shape[1], -1, -1)
+        sink = sinks.to(q.dtype)[None, :, None, None].expand(*mask.shape[:3], 1)
+        k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+        mask = torch.cat((mask, sink), dim=-1)
+        return ops.attention(q, k, v, mask=mask, scale=self.scale)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import mlx.core as mx
+import numpy as np
 
 from ..errors import InputError
 from ..serialization.safetensors import SafetensorsFile, TensorInfo
@@ -66,6 +67,10 @@ class Checkpoint:
         if name not in self._home:
             raise InputError(f"{self.folder}: tensor {ascii(name)} is missing; download it again")
         return self._files[self._home[name]].read(name)
+
+    def read_into(self, name: str, out: np.ndarray) -> None:
+        """Copy the tensor `name` into `out`; see SafetensorsFile.read_into."""
+        self._files[self._home[name]].read_into(name, out)
 
     def items(self) -> Iterator[tuple[TensorInfo, mx.array]]:
         """Every tensor with its array, layer by layer, one array at a time."""

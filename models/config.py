@@ -36,6 +36,18 @@ LIMITS = {
 }
 MAX_INT = 2**31 - 1
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+# transformers 5.24's class defaults where they are not those of all models and matter to a field
+# that is derived here; files may leave them out.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"head_dim": 256, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    "gpt_oss": {"head_dim": 64, "rope_theta": 150_000.0},
+    "mixtral": {"rope_theta": 1e6},
+    "qwen3": {"head_dim": 128},
+    "qwen3_5": {"head_dim": 256, "partial_rotary_factor": 0.25},
+    "qwen3_5_moe": {"head_dim": 256, "partial_rotary_factor": 0.25},
+    "qwen3_next": {"head_dim": 256, "partial_rotary_factor": 0.25},
+    "smollm3": {"rope_theta": 2e6},
+}
 
 T = TypeVar("T")
 
@@ -161,8 +173,10 @@ class ModelConfig:
     """A model folder's configuration. `values` is flat, checked and in the new field names.
 
     Always there: num_key_value_heads and head_dim (where heads and hidden_size are given), `rope`
-    (RopeConfig), `dtype` (str or None). `eos_token_ids` is the union of config.json's and
-    generation_config.json's, in that order.
+    (RopeConfig), `rope_local` (that of sliding layers, or None where all have one), `dtype` (str or
+    None). `model_type` is the text model's, without the ending _text where it names the same
+    architecture. `eos_token_ids` is the union of config.json's and generation_config.json's, in
+    that order.
     """
 
     path: Path
@@ -195,7 +209,7 @@ def read_config(folder: str | os.PathLike[str]) -> ModelConfig:
     ]
     return ModelConfig(
         path=path,
-        model_type=_take(raw, "model_type", str, path),
+        model_type=_take(values, "model_type", str, path),
         values=types.MappingProxyType(values),
         generation=fill(GenerationConfig, generation, generation_path),
         eos_token_ids=tuple(dict.fromkeys(eos)),
@@ -210,6 +224,10 @@ def normalise(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise _wrong(path, "text_config", "an object", nested)
     values = {key: value for key, value in raw.items() if key != "text_config"}
     values.update({key: value for key, value in (nested or {}).items() if value is not None})
+    values["model_type"] = _model_type(raw, nested, path)
+    for name, default in DEFAULTS.get(values["model_type"], {}).items():
+        if values.get(name) is None:
+            values[name] = default
     dtype = values.pop("torch_dtype", None)
     values["dtype"] = _dtype_name(values.get("dtype") or dtype, path)
     # transformers 5 writes num_local_experts where qwen3_moe's older files say num_experts.
@@ -217,8 +235,16 @@ def normalise(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
         if values.get(new) is None and values.get(old) is not None:
             values[new] = values[old]
     _complete_heads(values, path)
-    values["rope"] = _rope(values, path)
+    values["rope"], values["rope_local"] = _ropes(values, path)
     return values
+
+
+def _model_type(raw: Mapping[str, Any], nested: Mapping[str, Any] | None, path: Path) -> str:
+    """The text model's type; a multimodal file's own type names the whole."""
+    name = (nested or {}).get("model_type") or raw.get("model_type") or ""
+    if not isinstance(name, str):
+        raise _wrong(path, "model_type", "a string", name)
+    return name.removesuffix("_text") if name.startswith("qwen3_5") else name
 
 
 def _complete_heads(values: dict[str, Any], path: Path) -> None:
@@ -244,16 +270,34 @@ def _complete_heads(values: dict[str, Any], path: Path) -> None:
         values["head_dim"] = hidden // heads
 
 
-def _rope(values: Mapping[str, Any], path: Path) -> RopeConfig:
-    """RopeConfig from rope_parameters (new), or rope_theta and rope_scaling (old)."""
+def _ropes(values: Mapping[str, Any], path: Path) -> tuple[RopeConfig, RopeConfig | None]:
+    """What the layers turn by, and what sliding layers turn by where it is something else.
+
+    From rope_parameters (new; perhaps one object per layer type), or rope_theta, rope_scaling and
+    rope_local_base_freq (old).
+    """
     found: dict[str, Any] = {}
     for name in ("rope_scaling", "rope_parameters"):
         part = values.get(name)
         if part is not None and not isinstance(part, dict):
             raise _wrong(path, name, "an object", part)
         found.update(part or {})
-    if any(isinstance(value, dict) for value in found.values()):
-        raise InputError(f"{path}: rope parameters per layer type are not supported")
+    kinds = {kind: part for kind, part in found.items() if isinstance(part, dict)}
+    if kinds:
+        unknown = kinds.keys() - {"full_attention", "sliding_attention"}
+        if unknown or "full_attention" not in kinds:
+            raise InputError(f"{path}: rope parameters for {', '.join(map(ascii, kinds))}")
+        found = kinds["full_attention"]
+    local = kinds.get("sliding_attention")
+    if local is None and values.get("rope_local_base_freq") is not None:
+        local = {"rope_theta": values["rope_local_base_freq"]}
+    main = _rope(found, values, path)
+    return main, None if local is None else _rope(local, values, path)
+
+
+def _rope(found: dict[str, Any], values: Mapping[str, Any], path: Path) -> RopeConfig:
+    """RopeConfig from its object; what that leaves out is looked up beside it."""
+    found = dict(found)
     kind = found.get("rope_type") or found.get("type") or "default"
     # Qwen2-VL's old spelling; the sections themselves are in mrope_section.
     kind = "default" if kind == "mrope" else kind
@@ -357,7 +401,7 @@ def _is_union(annotation: Any) -> bool:
 
 def _take(values: Mapping[str, Any], name: str, kind: type[T], path: Path) -> T:
     """A required scalar field."""
-    if values.get(name) is None:
+    if values.get(name) in (None, ""):
         raise InputError(f"{path}: field {name!r} is missing; download it again")
     return _check(values[name], kind, name, path, {})
 

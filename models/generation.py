@@ -121,7 +121,7 @@ def _tokens(model, ids: Tensor, sampler: Sampler) -> Iterator[int]:
     sampler.observe(ids, model.args.vocab_size)
     while ids.shape[1] > PREFILL_STEP:
         model(ids[:, :PREFILL_STEP], cache, logits_to_keep=1)
-        mx.eval([state for layer in cache for state in layer.arrays()])
+        mx.eval(cache.arrays())
         ids = ids[:, PREFILL_STEP:]
     token = _step(model, ids, cache, sampler)
     while True:

@@ -1,6 +1,7 @@
 """From a folder or a hub repository to a model that runs."""
 
 import importlib
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -10,19 +11,22 @@ import mlx.core as mx
 import torchmlx as torch
 from torchmlx import nn
 
-from ..core.tensor import from_array
 from ..errors import InputError
 from ..machine import memory_available
 from .checkpoint import Checkpoint
 from .config import ModelConfig, read_config
+from .experts_filling import Fill
+from .filling import Planner, Target
+from .forms import block_of, check_quantization
 from .hub import resolve
+from .sources import Sources
 from .tokenizer import Tokenizer
+from .weights import QuantizedEmbedding
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
-# Left in older checkpoints; computed here.
-DERIVED = ("rotary_emb.inv_freq",)
+
+log = logging.getLogger(__name__)
 
 
 def load(
@@ -31,42 +35,81 @@ def load(
     device: str | torch.device | None = None,
     revision: str | None = None,
     force: bool = False,
+    dequantize: bool = False,
 ) -> tuple[nn.Module, Tokenizer]:
     """The model and tokenizer of a Hugging Face folder or repository.
 
-    `dtype` defaults to the checkpoint's, `device` to the GPU where there is one. Raises InputError,
-    one line, for anything missing, damaged or unsupported, and when memory is too small (unless
-    `force`). A local path never touches the network.
+    `dtype` defaults to the checkpoint's, `device` to the GPU where there is one. Quantised weights
+    stay as they are, unless `dequantize` makes them plain in `dtype`. Raises InputError, one line,
+    for anything missing, damaged or unsupported, and when memory is too small (unless `force`). A
+    local path never touches the network.
     """
     folder = resolve(path_or_repo, revision)
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
-    return load_model(folder, config, dtype, device, force), tokenizer
+    return load_model(folder, config, dtype, device, force, dequantize), tokenizer
 
 
 def load_model(
-    folder: Path, config: ModelConfig, dtype=None, device=None, force: bool = False
+    folder: Path,
+    config: ModelConfig,
+    dtype=None,
+    device=None,
+    force: bool = False,
+    dequantize: bool = False,
 ) -> nn.Module:
     """The model of a folder, its weights read one tensor at a time."""
     where = default_device() if device is None else usable_device(device)
     kind = compute_dtype(dtype, config)
-    check_plain(config)
+    check_variants(config)
     architecture = find_architecture(config)
     args = config.fill(architecture.ModelArgs)
     with torch.device("meta"):
         model = architecture.Model(args)
     with Checkpoint(folder) as checkpoint:
-        targets = match(checkpoint, model, args.tie_word_embeddings)
+        sources = Sources(checkpoint, getattr(architecture, "RENAMES", ()))
+        target = Target(kind, where, dequantize)
+        fills = plan(model, sources, target, config, args.tie_word_embeddings)
         if not force:
-            check_memory(folder, model, kind)
-        for name, parameter in targets.items():
-            array = checkpoint.read(name).astype(kind.mx)
-            with mx.stream(mx.cpu if where.type == "cpu" else mx.gpu):
-                mx.eval(array)
-            parameter.data = from_array(array, where)
+            check_memory(folder, sum(fill.nbytes for fill in fills))
+        for fill in fills:
+            fill.run()
+            # What a fill read and cast would stay in MLX's cache beside the weights.
+            mx.clear_cache()
+    if args.tie_word_embeddings:
+        tie(model)
     model.eos_token_ids = frozenset(config.eos_token_ids)
     model.generation_defaults = generation_defaults(config)
     return model.eval().requires_grad_(False)
+
+
+def plan(
+    model: nn.Module, sources: Sources, target: Target, config: ModelConfig, tied: bool
+) -> list[Fill]:
+    """How each parameter is filled; InputError where checkpoint and model do not fit."""
+    planner = Planner(model, sources, target, block_of(config))
+    fills = planner.plan(tied)
+    if tied and "lm_head.weight" in sources:
+        sources.take("lm_head.weight")
+    for names, what in (
+        (planner.missing, "is missing"),
+        (sources.unused, "does not belong to this model"),
+    ):
+        if names:
+            raise InputError(f"{sources.folder}: tensor {_first(names)} {what}")
+    if sources.skipped:
+        left = " and ".join(f"{n} {kind}" for kind, n in sorted(sources.skipped.items()))
+        log.warning("%s: text only: left out %s tensors", sources.folder, left)
+    return fills
+
+
+def tie(model: nn.Module) -> None:
+    """Let the head share the embedding's weights, plain or quantised."""
+    embedding = model.model.embed_tokens
+    if isinstance(embedding, QuantizedEmbedding):
+        model.lm_head = embedding.head()
+    else:
+        model.lm_head.weight = embedding.weight
 
 
 def default_device() -> torch.device:
@@ -91,14 +134,14 @@ def compute_dtype(dtype, config: ModelConfig) -> torch.dtype:
     return DTYPES[name]
 
 
-def check_plain(config: ModelConfig) -> None:
-    """Refuse what would silently give other numbers: quantised weights and unknown variants."""
-    plain = {"hidden_act": "silu", "use_sliding_window": False, "quantization_config": None}
-    for name, wanted in plain.items():
+def check_variants(config: ModelConfig) -> None:
+    """Refuse what would silently give other numbers."""
+    for name, wanted in {"hidden_act": "silu", "use_sliding_window": False}.items():
         if config.values.get(name, wanted) not in (wanted, None):
             raise InputError(
                 f"{config.path}: {name} {ascii(config.values[name])[:60]} is not supported here"
             )
+    check_quantization(config)
 
 
 def find_architecture(config: ModelConfig) -> ModuleType:
@@ -111,47 +154,17 @@ def find_architecture(config: ModelConfig) -> ModuleType:
     return importlib.import_module(f"{__package__}.{config.model_type}")
 
 
-def match(checkpoint: Checkpoint, model: nn.Module, tied: bool) -> dict[str, nn.Parameter]:
-    """Which parameter each tensor of the checkpoint fills; InputError where they do not fit."""
-    parameters = dict(model.named_parameters())
-    extra = [
-        name
-        for name in checkpoint.tensors
-        if name not in parameters
-        and not name.endswith(DERIVED)
-        and not (tied and name == "lm_head.weight")
-    ]
-    missing = [name for name in parameters if name not in checkpoint.tensors]
-    for names, what in ((missing, "is missing"), (extra, "does not belong to this model")):
-        if names:
-            raise InputError(f"{checkpoint.folder}: tensor {_first(names)} {what}")
-    for name, parameter in parameters.items():
-        info = checkpoint.tensors[name]
-        if info.dtype not in WEIGHT_DTYPES:
-            raise InputError(
-                f"{checkpoint.file_of(name)}: tensor {name} is {info.dtype}; "
-                f"supported: {', '.join(WEIGHT_DTYPES)}"
-            )
-        if tuple(info.shape) != tuple(parameter.shape):
-            raise InputError(
-                f"{checkpoint.file_of(name)}: tensor {name} has shape {list(info.shape)}, but "
-                f"config.json asks for {list(parameter.shape)}"
-            )
-    return {name: parameters[name] for name in checkpoint.tensors if name in parameters}
-
-
 def _first(names: Iterable[str]) -> str:
     first, *rest = names
     return f"{ascii(first)} (and {len(rest)} more)" if rest else ascii(first)
 
 
-def check_memory(folder: Path, model: nn.Module, kind: torch.dtype) -> None:
+def check_memory(folder: Path, needed: int) -> None:
     """Refuse a model that cannot fit, before reading it."""
-    needed = sum(p.numel() for p in model.parameters()) * kind.itemsize
     available = memory_available()
     if available is not None and needed > available:
         raise InputError(
-            f"{folder}: the weights need {needed / 2**30:.1f} GiB in {kind} and "
+            f"{folder}: the weights need {needed / 2**30:.1f} GiB and "
             f"{available / 2**30:.1f} GiB of memory are available; use a smaller model or dtype, "
             "or --force to try"
         )

@@ -1,47 +1,40 @@
 """Qwen3, dense (model_type "qwen3"): RMS norm on each query and key head, no biases."""
 
 from dataclasses import dataclass
+from functools import partial
 
+from torchmlx import nn
+
+from . import decoder
 from .attention import Attention
-from .config import RopeConfig
-from .dense import MLP, CausalLM, Layer
+from .decoder import MLP, CausalLM, Decoder, Layer
 
 
-@dataclass(frozen=True)
-class ModelArgs:
-    """config.json's fields that matter here, in transformers' names and with its defaults."""
+@dataclass(frozen=True, kw_only=True)
+class ModelArgs(decoder.ModelArgs):
+    """What Qwen3's config.json has beside the common fields."""
 
-    hidden_size: int
     intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    vocab_size: int
-    rope: RopeConfig
-    head_dim: int = 128
-    max_position_embeddings: int = 32768
-    rms_norm_eps: float = 1e-6
     attention_bias: bool = False
-    use_sliding_window: bool = False
-    tie_word_embeddings: bool = False
-    hidden_act: str = "silu"
 
 
 class Model(CausalLM):
     """head_dim is given, so queries may be wider or narrower than the hidden size."""
 
     def __init__(self, args: ModelArgs):
-        super().__init__(args, (build_layer(args) for _ in range(args.num_hidden_layers)))
+        mlp = partial(MLP, args.hidden_size, args.intermediate_size)
+        layers = (Layer(args, build_attention(args), mlp()) for _ in range(args.num_hidden_layers))
+        super().__init__(args, Decoder(args, layers))
 
 
-def build_layer(args: ModelArgs) -> Layer:
-    attention = Attention(
+def build_attention(args) -> Attention:
+    """Qwen3's attention, dense or with experts."""
+    return Attention(
         args.hidden_size,
         args.num_attention_heads,
         args.num_key_value_heads,
         args.head_dim,
         qkv_bias=args.attention_bias,
         out_bias=args.attention_bias,
-        norm_eps=args.rms_norm_eps,
+        norm=partial(nn.RMSNorm, eps=args.rms_norm_eps),
     )
-    return Layer(args, attention, MLP(args.hidden_size, args.intermediate_size))

@@ -88,7 +88,7 @@ def test_text_config_is_lifted(tmp_path):
     outer = {"model_type": "qwen3_5_moe", "text_config": text, "eos_token_id": 7}
     config = read_config(folder(tmp_path, outer))
     assert config.model_type == "qwen3_5_moe"
-    assert config.values["model_type"] == "qwen3_5_moe_text"
+    assert config.values["model_type"] == "qwen3_5_moe"
     assert config.fill(Args).layer_types == ("a", "b")
     assert config.eos_token_ids == (7,)
 
@@ -155,7 +155,7 @@ WRONG = [
     (changed(rope_scaling={"type": "linear"}), "rope type linear needs the field 'factor'"),
     (changed(rope_scaling={"type": "linear", "factor": 0}), "factors must be positive"),
     (changed(rope_scaling={"type": "llama3", "factor": 8}), "needs the field 'low_freq_factor'"),
-    (changed(rope_parameters={"full_attention": {"rope_theta": 1e4}}), "per layer type"),
+    (changed(rope_parameters={"other_attention": {"rope_theta": 1e4}}), "'other_attention'"),
     ([], "not a JSON object"),
 ]
 

@@ -13,7 +13,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -162,18 +162,29 @@ class SafetensorsFile:
         float64 arrays can only be used on MLX's CPU stream. Raises SafetensorsError if the tensor
         is not there or the file has shrunk since it was opened.
         """
+        with self._mapped(name) as (info, raw):
+            return _to_mlx(raw, DTYPES[info.dtype])
+
+    def read_into(self, name: str, out: np.ndarray) -> None:
+        """Copy the tensor `name` into `out`, of its shape and its bytes' NumPy type (see `DType`).
+
+        So a part of a larger array is filled without holding the part twice. Raises as `read`.
+        """
+        with self._mapped(name) as (_, raw):
+            np.copyto(out, raw, casting="no")
+
+    @contextmanager
+    def _mapped(self, name: str) -> Iterator[tuple[TensorInfo, np.ndarray]]:
+        """A tensor's entry, and its bytes in the mapped file; their pages go again at the end."""
         info = self.tensors.get(name)
         if info is None:
             raise SafetensorsError(f"{self.path}: it holds no tensor {_quote(name)}")
         # Touching a mapped page behind the end of the file kills the process with SIGBUS.
         if os.fstat(self._file.fileno()).st_size < self._size:
             raise SafetensorsError(f"{self.path}: it shrank while being read; download it again")
-        dtype = DTYPES[info.dtype]
-        raw = np.ndarray(info.shape, dtype.storage, buffer=self._map, offset=info.begin)
-        array = _to_mlx(raw, dtype)
-        del raw
+        storage = DTYPES[info.dtype].storage
+        yield info, np.ndarray(info.shape, storage, buffer=self._map, offset=info.begin)
         release_pages(self._map, info.begin, info.end)
-        return array
 
     def items(self) -> Iterator[tuple[TensorInfo, mx.array]]:
         """Every tensor in file order, one at a time."""

@@ -1,0 +1,146 @@
+"""What decoder families share: configuration, SwiGLU block, stack of layers, head.
+
+A family is a file of its own (llama.py, qwen3_5_moe.py, ...) that says what its layers are made of.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torchmlx import Tensor, nn
+from torchmlx.nn import functional as F
+
+from .attention import Attention
+from .cache import Cache, State
+from .config import RopeConfig
+from .gated_delta_net import GatedDeltaNet
+from .rope import Rope
+from .step import FULL, SLIDING, Step
+
+Mixer = Attention | GatedDeltaNet
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArgs:
+    """config.json's fields that all decoders have, in transformers' names.
+
+    A family adds its own fields, and its defaults where they are others. `rope_local` is the
+    rotation of sliding layers where it is not `rope`.
+    """
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    rope: RopeConfig
+    rope_local: RopeConfig | None = None
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    hidden_act: str = "silu"
+
+
+class MLP(nn.Module):
+    """down(activation(gate(x)) * up(x)): SwiGLU with the default activation."""
+
+    def __init__(
+        self,
+        hidden: int,
+        intermediate: int,
+        bias: bool = False,
+        activation: Callable[[Tensor], Tensor] = F.silu,
+    ):
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=bias)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=bias)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=bias)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """Pre-norm residual block: a mixer over positions, then an MLP or a mixture of them."""
+
+    def __init__(
+        self,
+        args: ModelArgs,
+        mixer: Mixer,
+        mlp: nn.Module,
+        norm: Callable[..., nn.Module] = nn.RMSNorm,
+    ):
+        super().__init__()
+        self.mixer_name = "linear_attn" if isinstance(mixer, GatedDeltaNet) else "self_attn"
+        setattr(self, self.mixer_name, mixer)
+        self.mlp = mlp
+        self.input_layernorm = norm(args.hidden_size, eps=args.rms_norm_eps)
+        self.post_attention_layernorm = norm(args.hidden_size, eps=args.rms_norm_eps)
+
+    @property
+    def mixer(self) -> Mixer:
+        return getattr(self, self.mixer_name)
+
+    def forward(self, x: Tensor, step: Step, state: State | None) -> Tensor:
+        x = x + self.mixer(self.input_layernorm(x), step, state)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and the last norm: token ids [B, L] -> hidden states [B, L, hidden]."""
+
+    def __init__(
+        self,
+        args: ModelArgs,
+        layers: Iterable[Layer],
+        norm: Callable[..., nn.Module] = nn.RMSNorm,
+    ):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm(args.hidden_size, eps=args.rms_norm_eps)
+        self.ropes = {FULL: Rope(args.rope, args.head_dim)}
+        if args.rope_local is not None:
+            self.ropes[SLIDING] = Rope(args.rope_local, args.head_dim)
+
+    def forward(self, ids: Tensor, cache: Cache | None, padding: Tensor | None) -> Tensor:
+        step = Step(ids, cache, padding, self.ropes)
+        x = self.embed_tokens(ids)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, step, cache[i] if cache is not None else None)
+        if cache is not None:
+            cache.advance(step.length)
+        return self.norm(x)
+
+
+class CausalLM(nn.Module):
+    """A decoder with a head over the vocabulary, in Hugging Face's tensor names."""
+
+    def __init__(self, args: ModelArgs, decoder: Decoder):
+        super().__init__()
+        self.args = args
+        self.model = decoder
+        self.lm_head = nn.Linear(args.hidden_size, args.vocab_size, bias=False)
+        if args.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def make_cache(self, bits: int | None = None) -> Cache:
+        """An empty cache; `bits`, 4 or 8, quantises keys and values."""
+        states = [layer.mixer.make_state(bits) for layer in self.model.layers]
+        return Cache(states, self.model.embed_tokens.weight.device)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        cache: Cache | None = None,
+        attention_mask: Tensor | None = None,
+        logits_to_keep: int = 0,
+    ) -> Tensor:
+        """Logits [B, L, vocab] (or of the last `logits_to_keep` positions) of ids [B, L].
+
+        `cache` (make_cache()) holds what came before and takes what is new. `attention_mask`
+        [B, past + L] is 0 at left padding, as tokenizers hand it out; a decoding cache needs none.
+        """
+        hidden = self.model(input_ids, cache, attention_mask)
+        return self.lm_head(hidden[:, -logits_to_keep:])

@@ -1,0 +1,77 @@
+"""Qwen3.5, 3.6 and 3.8, dense, their text model (model_type "qwen3_5").
+
+Three gated delta layers, then one of gated attention, and so on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torchmlx import nn
+
+from . import decoder
+from .attention import Attention
+from .decoder import MLP, CausalLM, Decoder, Layer
+from .gated_delta_net import DeltaArgs, GatedDeltaNet
+from .norms import ZeroCentredNorm
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridArgs(decoder.ModelArgs, DeltaArgs):
+    """What the hybrid models' config.json have in common beside the common fields.
+
+    Without `layer_types` every layer whose number is a multiple of the interval is full attention.
+    """
+
+    attention_bias: bool = False
+    layer_types: tuple[str, ...] | None = None
+    full_attention_interval: int = 4
+
+    def kinds(self) -> tuple[str, ...]:
+        """linear_attention or full_attention for each layer."""
+        if self.layer_types is not None:
+            return self.layer_types
+        interval, numbers = self.full_attention_interval, range(1, self.num_hidden_layers + 1)
+        return tuple("linear_attention" if n % interval else "full_attention" for n in numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArgs(HybridArgs):
+    """What Qwen3.5's config.json has beside the hybrids' fields."""
+
+    intermediate_size: int
+
+
+class Model(CausalLM):
+    """Gated delta layers and gated attention with SwiGLU."""
+
+    def __init__(self, args: ModelArgs):
+        mlp = partial(MLP, args.hidden_size, args.intermediate_size)
+        super().__init__(args, build_decoder(args, mlp))
+
+
+def build_decoder(
+    args: HybridArgs, mlp: Callable[[], nn.Module], delta: type[GatedDeltaNet] = GatedDeltaNet
+) -> Decoder:
+    """A hybrid decoder whose layers have what `mlp` makes."""
+
+    def mixer(kind: str) -> Attention | GatedDeltaNet:
+        if kind == "linear_attention":
+            return delta(args.hidden_size, args.rms_norm_eps, args)
+        return build_attention(args)
+
+    layers = (Layer(args, mixer(kind), mlp(), ZeroCentredNorm) for kind in args.kinds())
+    return Decoder(args, layers, ZeroCentredNorm)
+
+
+def build_attention(args: HybridArgs) -> Attention:
+    return Attention(
+        args.hidden_size,
+        args.num_attention_heads,
+        args.num_key_value_heads,
+        args.head_dim,
+        qkv_bias=args.attention_bias,
+        out_bias=args.attention_bias,
+        norm=partial(ZeroCentredNorm, eps=args.rms_norm_eps),
+        gated=True,
+    )
