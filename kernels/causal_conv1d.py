@@ -227,6 +227,42 @@ def fallback(
     return out.astype(x.dtype), full[:, tokens:]
 
 
+def vjp(primals, cotangent, output, *, silu: bool) -> tuple[mx.array | None, ...]:
+    """The same convolution, turned round in time, for x and the state; a sum a tap for w."""
+    x, w, *rest = primals
+    state, bias, padding = (*rest, None, None, None)[:3]
+    wide = mx.float64 if x.dtype == mx.float64 else mx.float32
+    taps, tokens = w.shape[-1], x.shape[1]
+    weights = w.reshape(-1, taps).astype(wide)
+    g, g_next = (c.astype(wide) for c in cotangent)
+    full = x.astype(wide)
+    real = None if padding is None else mx.arange(tokens)[None, :, None] >= padding[:, None, None]
+    if real is not None:
+        full = mx.where(real, full, 0)
+    before = (x.shape[0], taps - 1, x.shape[2])
+    full = mx.concatenate([mx.zeros(before, wide) if state is None else state, full], axis=1)
+    full = full.astype(wide)
+    if silu:
+        added = None if bias is None else bias.astype(wide)
+        sums = KERNEL(full[:, taps - 1 :], weights, full[:, : taps - 1], added, None, silu=False)[0]
+        s = mx.sigmoid(sums)
+        g = g * s * (1 + sums * (1 - s))
+    # Input i meets tap j in sum i - j: from the end on, that is what the kernel computes.
+    turned = mx.concatenate([g[:, ::-1], mx.zeros(before, wide)], axis=1)
+    g_full = KERNEL(turned, weights, None, None, None, silu=False)[0][:, ::-1]
+    g_full = mx.concatenate([g_full[:, :tokens], g_full[:, tokens:] + g_next], axis=1)
+    g_x = g_full[:, taps - 1 :]
+    g_x = (g_x if real is None else mx.where(real, g_x, 0)).astype(x.dtype)
+    g_w = mx.stack([(g * full[:, j : j + tokens]).sum(axis=(0, 1)) for j in range(taps)], axis=-1)
+    return (
+        g_x,
+        g_w.reshape(w.shape).astype(w.dtype),
+        None if state is None else g_full[:, : taps - 1].astype(state.dtype),
+        None if bias is None else g.sum(axis=(0, 1)).astype(bias.dtype),
+        None if padding is None else mx.zeros_like(padding),
+    )[: len(primals)]
+
+
 def causal_conv1d(
     x: mx.array,
     w: mx.array,
@@ -325,7 +361,7 @@ KERNEL = Kernel(
     function=causal_conv1d,
     reference=reference,
     fallback=fallback,
-    vjp=None,
+    vjp=vjp,
     metal=Metal(VARIANTS, problem, choose, launch, outputs=("out", "next")),
     cpu=None,
     cases=CASES,
