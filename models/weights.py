@@ -45,22 +45,17 @@ class FP8Experts(nn.Module):
             scales = (self.gate_up_proj_scale_inv, self.down_proj_scale_inv)
             return ops.moe_decode(x, self.gate_up_proj, self.down_proj, indices, weights, scales)
         order, offsets = sort_by_expert(indices, self.count)
-        gate_up = _grouped(
-            x[order // indices.shape[1]], self.gate_up_proj, self.gate_up_proj_scale_inv, offsets
-        )
+        rows = x[order // indices.shape[1]]
+        gate_up = ops.fp8_grouped(rows, self.gate_up_proj, self.gate_up_proj_scale_inv, offsets)
         gate, up = gate_up.chunk(2, dim=-1)
-        parts = _grouped(F.silu(gate) * up, self.down_proj, self.down_proj_scale_inv, offsets)
+        hidden = F.silu(gate) * up
+        parts = ops.fp8_grouped(hidden, self.down_proj, self.down_proj_scale_inv, offsets)
         return combine(parts, order, weights)
 
 
 def is_grid(scale: Tensor, codes: Tensor) -> bool:
     """Whether scales are of 128 x 128 blocks of codes [E, N, K]."""
     return tuple(scale.shape[1:]) == tuple(-(-n // 128) for n in codes.shape[1:])
-
-
-def _grouped(x: Tensor, codes: Tensor, scale: Tensor, offsets: Tensor) -> Tensor:
-    weight = dequantize_fp8(codes, scale, 128, x.dtype)
-    return ops.grouped_matmul(x, weight.transpose(-1, -2), offsets)
 
 
 def dequantize_fp8(codes: Tensor, scale: Tensor, block: int, dtype: torch.dtype) -> Tensor:
