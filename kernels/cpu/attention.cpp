@@ -106,22 +106,26 @@ class Unit {
     }
   }
 
+  // Scores of R queries, W at a time: W / R keys, whose number divides KEYS.
   template <int R>
   void some_scores(int64_t query, int64_t key, int64_t keys) {
+    constexpr int AT_ONCE = W / R;
     const Kept* q = kept_ + query * kept_row_;
-    int64_t j = 0;
-    for (; j + GROUP <= keys; j += GROUP) {
-      float result[R][GROUP];
-      dots<T, Words>(p_.d, q, kept_row_, key_at(key + j), p_.k_strides[2], result);
-      for (int r = 0; r < R; ++r) {
-        memcpy(scores_ + (query + r) * KEYS + j, result[r], sizeof(result[r]));
+    for (int64_t j = 0; j < keys; j += AT_ONCE) {
+      vf products[AT_ONCE][R] = {};
+      for (int64_t i = 0; i < min(AT_ONCE, keys - j); ++i) {
+        dots<T, Words, R>(p_.d, q, kept_row_, key_at(key + j + i), products[i]);
       }
-    }
-    for (; j < keys; ++j) {
-      float result[R][1];
-      dots<T, Words>(p_.d, q, kept_row_, key_at(key + j), p_.k_strides[2], result);
+      vf sorted[W];
       for (int r = 0; r < R; ++r) {
-        scores_[(query + r) * KEYS + j] = result[r][0];
+        for (int i = 0; i < AT_ONCE; ++i) {
+          sorted[r * AT_ONCE + i] = products[i][r];
+        }
+      }
+      float results[W];
+      store(results, sums_of(sorted));
+      for (int r = 0; r < R; ++r) {
+        memcpy(scores_ + (query + r) * KEYS + j, results + r * AT_ONCE, 4 * AT_ONCE);
       }
     }
   }

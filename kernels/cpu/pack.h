@@ -67,6 +67,19 @@ INLINE void transpose(vf (&rows)[W]) {
   }
 }
 
+// The sums of W vectors, each in the lane of its number. `vectors` are used up.
+INLINE vf sums_of(vf (&vectors)[W]) {
+#pragma GCC unroll 4
+  for (int half = W / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < half; ++i) {
+      vectors[i] = interleave<0>(vectors[i], vectors[i + half]) +
+                   interleave<1>(vectors[i], vectors[i + half]);
+    }
+  }
+  return vectors[0];
+}
+
 // W words (fewer: n values of k, then zeros) that start at p.
 template <class Words, class T>
 INLINE vf load_words(const T* p, int64_t n) {

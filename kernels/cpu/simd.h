@@ -218,23 +218,31 @@ INLINE float to_float(bfloat x) {
 }
 INLINE float to_float(half x) { return load(&x, 1)[0]; }
 
+// All W values joined by f, which takes two vectors of any length.
+template <class F>
+INLINE float fold(vf v, const F& f) {
+#if defined(__AVX512F__)
+  auto eight = f(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                 __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+#elif defined(__AVX2__)
+  vf eight = v;
+#endif
+#if defined(__AVX2__)
+  auto four = f(__builtin_shufflevector(eight, eight, 0, 1, 2, 3),
+                __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+#else
+  vf four = v;
+#endif
+  auto two = f(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));
+  return f(two, __builtin_shufflevector(two, two, 1, 0, 3, 2))[0];
+}
+
 INLINE float sum(vf v) {
-  float total[W];
-  write(total, v);
-  for (int step = W / 2; step > 0; step /= 2) {
-    for (int i = 0; i < step; ++i) {
-      total[i] += total[i + step];
-    }
-  }
-  return total[0];
+  return fold(v, [](auto a, auto b) INLINE_LAMBDA { return a + b; });
 }
 
 INLINE float largest(vf v) {
-  float result = v[0];
-  for (int i = 1; i < W; ++i) {
-    result = v[i] > result ? v[i] : result;
-  }
-  return result;
+  return fold(v, [](auto a, auto b) INLINE_LAMBDA { return a > b ? a : b; });
 }
 
 // Calls f with a value of the C++ type that `type` names.
