@@ -83,6 +83,11 @@ def along(x: mx.array, dim: int, function):
     return tuple(mx.reshape(r, ()) for r in results)
 
 
+def picked(x: mx.array, index: mx.array, axis: int) -> mx.array:
+    """Elements of x at indices along an axis; MLX differentiates by x only if told so."""
+    return mx.take_along_axis(x, mx.stop_gradient(index), axis=axis)
+
+
 def count(shape, axes) -> int:
     """Elements that one result of a reduction over `axes` is made of."""
     return math.prod(shape[a] for a in axes) if shape else 1

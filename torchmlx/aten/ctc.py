@@ -58,14 +58,21 @@ def _ctc(log_probs, labels, skip, input_lengths, target_lengths):
     for t in range(1, logp.shape[0]):
         jumped = mx.where(skip, _shifted(forward, 2), minus_inf)
         paths = mx.stack([forward, _shifted(forward, 1), jumped])
-        best = mx.max(paths, axis=0)
-        best = mx.where(best == -math.inf, mx.zeros_like(best), best)
-        following = best + mx.log(mx.sum(mx.exp(paths - best), axis=0)) + emitted[t]
+        following = _log_sum(paths) + emitted[t]
         forward = mx.where(t < input_lengths[:, None], following, forward)
     last = mx.take_along_axis(forward, 2 * target_lengths[:, None], axis=1)[:, 0]
     before = mx.take_along_axis(forward, mx.maximum(2 * target_lengths[:, None] - 1, 0), axis=1)
     before = mx.where(target_lengths > 0, before[:, 0], minus_inf)
-    return -mx.logaddexp(last, before).astype(log_probs.dtype)
+    return -_log_sum(mx.stack([last, before])).astype(log_probs.dtype)
+
+
+def _log_sum(x: mx.array) -> mx.array:
+    """log(sum(exp(x))) over the first axis; where all are -inf it has no slope, and no NaN."""
+    best = mx.stop_gradient(mx.max(x, axis=0))
+    dead = best == -math.inf
+    shifted = mx.where(dead, -math.inf, x - mx.where(dead, 0, best))
+    total = mx.where(dead, 1, mx.sum(mx.exp(shifted), axis=0))
+    return mx.where(dead, best, best + mx.log(total))
 
 
 @composite(at=("torch", "F"))

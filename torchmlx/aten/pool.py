@@ -9,7 +9,7 @@ import math
 import mlx.core as mx
 
 from ..core.op import TABLE, composite, op
-from ._calling import is_float, torch_name, wide
+from ._calling import is_float, picked, torch_name, wide
 
 
 def _sizes(value, n: int, name: str) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ def _max_pool(x, geometry: Geometry, indices: bool):
         return geometry.reduced(x, _lowest(x), mx.maximum)
     flat = geometry.windows(x, _lowest(x))
     which = _first_maximum(flat)
-    values = mx.take_along_axis(flat, which[..., None], axis=-1)[..., 0]
+    values = picked(flat, which[..., None], axis=-1)[..., 0]
     return values, _flat_positions(which.astype(mx.int64), geometry)
 
 
@@ -282,7 +282,7 @@ def _region_max(x: mx.array, n: int, region, spatial):
         left = left // (b - a)
     for tap, size in zip(reversed(taps), spatial, strict=True):
         position = position * size + tap
-    return mx.take_along_axis(flat, which[..., None], axis=-1)[..., 0], position
+    return picked(flat, which[..., None], axis=-1)[..., 0], position
 
 
 @op("_adaptive_avg_pool", at=())

@@ -17,6 +17,7 @@ from ._calling import (
     is_float,
     no_elements,
     numpy_names,
+    picked,
     reduce_axes,
     reduced_axes,
     reduced_shape,
@@ -279,7 +280,7 @@ def _valued(name: str, whole, elementwise):
                 index.shape if keepdim else reduced_shape(input.shape, dim, False), mx.int64
             )
             return return_types.make(name, empty.astype(input.dtype), empty)
-        values = mx.take_along_axis(input, index, axis=axis)
+        values = picked(input, index, axis=axis)
         if not keepdim:
             values, index = mx.squeeze(values, axis), mx.squeeze(index, axis)
         return return_types.make(name, values, index)
@@ -409,10 +410,26 @@ def vector_norm_of(x: mx.array, ord, dim, keepdim: bool) -> mx.array:
     if ord == 1:
         return reduce_axes(a, dim, keepdim, total)
     if ord == 2:
-        return mx.sqrt(reduce_axes(mx.square(a), dim, keepdim, total))
+        return _root(reduce_axes(mx.square(a), dim, keepdim, total))
     if ord < 0:
         _no_empty_norm(x, dim, ord)
-    return mx.power(reduce_axes(mx.power(a, ord), dim, keepdim, total), 1.0 / ord)
+    return _root(reduce_axes(mx.power(a, ord), dim, keepdim, total), ord)
+
+
+def _root(x: mx.array, ord: float = 2.0) -> mx.array:
+    """x to the power of 1 / ord, whose slope at 0 is torch's, 0."""
+
+    @mx.custom_function
+    def root(x):
+        return mx.sqrt(x) if ord == 2 else mx.power(x, 1.0 / ord)
+
+    @root.vjp
+    def slope(x, g, y):
+        y = root(x)
+        zero = y == 0
+        return mx.where(zero, 0, g / (ord * mx.power(mx.where(zero, 1, y), ord - 1)))
+
+    return root(x)
 
 
 def _no_empty_norm(x: mx.array, dim, ord: float) -> None:

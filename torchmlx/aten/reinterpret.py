@@ -32,8 +32,11 @@ def as_strided(input, size, stride, storage_offset=None):
 
 def _flat_storage(x: Tensor) -> Tensor:
     """All of x's storage as one dimension of x's dtype, in memory order."""
-    whole, array, strides = alias(x), x._cell.array, x._cell.strides
-    whole._steps, whole._offset = (), 0
+    array, strides = x._cell.array, x._cell.strides
+    whole = x if x._root is None else x._root  # a base that is known brings its history
+    if whole._steps:
+        whole = alias(x)
+        whole._steps, whole._offset = (), 0
     if strides is not None:
         order = tuple(sorted(range(len(strides)), key=lambda d: -strides[d]))
         whole = whole._view(views.Permute(order), [array.shape[d] for d in order], None)

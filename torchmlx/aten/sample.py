@@ -8,7 +8,7 @@ import math
 import mlx.core as mx
 
 from ..core.op import op
-from ._calling import torch_name, wide
+from ._calling import picked, torch_name, wide
 from .resize import _cubic_weights
 
 MODES = ("bilinear", "nearest", "bicubic")
@@ -52,7 +52,7 @@ def _gathered(flat: mx.array, index: list[mx.array], sizes) -> mx.array:
         offset = offset * size + mx.where(ok, where, 0).astype(mx.int64)
     assert inside is not None
     offset = mx.broadcast_to(offset[:, None], (*flat.shape[:2], offset.shape[-1]))
-    found = mx.take_along_axis(flat, offset, axis=2)
+    found = picked(flat, offset, axis=2)
     return mx.where(inside[:, None], found, mx.zeros((), flat.dtype))
 
 

@@ -372,6 +372,7 @@ def normal(mean=0.0, std=1.0, size=None, *, generator=None, dtype=None, device=N
         raise RuntimeError("normal expects all elements of std >= 0.0")
     shape = layout.broadcast_shapes(*(v.shape for v in given))
     result = TABLE["empty"].call(shape, dtype=given[0].dtype, device=given[0].device)
+    mean, std = (v.detach() if isinstance(v, Tensor) else v for v in (mean, std))
     if not isinstance(std, Tensor):
         return result.normal_(0.0, std, generator=generator).add_(mean)
     return result.normal_(generator=generator).mul_(std).add_(mean)

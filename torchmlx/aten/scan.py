@@ -9,7 +9,17 @@ from .. import return_types
 from ..core import dtype as dtypes
 from ..core.layout import wrap_dim
 from ..core.op import composite, op
-from ._calling import along, cast, host_function, is_float, numpy_names, on_cpu, torch_name, wide
+from ._calling import (
+    along,
+    cast,
+    host_function,
+    is_float,
+    numpy_names,
+    on_cpu,
+    picked,
+    torch_name,
+    wide,
+)
 
 
 def _running(function):
@@ -75,7 +85,7 @@ def _running_extreme(name: str, function, reaches):
             shape[axis] = x.shape[axis]
             place = mx.reshape(mx.arange(x.shape[axis], dtype=mx.int64), shape)
             index = mx.cummax(mx.where(new, place, mx.zeros((), mx.int64)), axis=axis)
-            return mx.take_along_axis(x, index, axis=axis) if x.size else x, index
+            return picked(x, index, axis=axis) if x.size else x, index
 
         return return_types.make(name, *along(input, dim, both))
 

@@ -47,7 +47,8 @@ def gather(input, dim, index, *, sparse_grad=False):
     """out[i][j] = input[index[i][j]][j] for dim 0, and so on. torch.gather."""
     d = wrap_dim(dim, input.ndim)
     if index.numel() == 0:
-        return from_array(mx.zeros(index.shape, input.dtype.mx), input.device, input.dtype)
+        none = mx.zeros(index.shape, input.dtype.mx)
+        return computed("gather", lambda a: none, input)
     if index.dtype not in (dtypes.int64, dtypes.int32):
         raise RuntimeError("gather(): Expected dtype int64 for index")
     if input.ndim == 0:
@@ -183,7 +184,7 @@ def index_fill(input, dim, index, value):
         value = from_array(checked_number(value, input.dtype), input.device, input.dtype)
     base = _at_least_1d(input)
     kind = base.dtype.mx
-    result = computed(
-        "index_fill", lambda a, v: assigned(a, places, v.astype(kind)), base, value
-    )  # fmt: skip
+    no, yes = mx.zeros(base.shape, mx.bool_), mx.array(True)
+    written = assigned(no, places, yes) if places[-1].size else no
+    result = computed("index_fill", lambda a, v: mx.where(written, v.astype(kind), a), base, value)
     return result.reshape(input.shape)

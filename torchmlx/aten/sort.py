@@ -11,7 +11,16 @@ import numpy as np
 from .. import return_types
 from ..core import dtype as dtypes
 from ..core.op import composite, op
-from ._calling import along, host, is_float, no_elements, numpy_names, reduced_axes, takes_out
+from ._calling import (
+    along,
+    host,
+    is_float,
+    no_elements,
+    numpy_names,
+    picked,
+    reduced_axes,
+    takes_out,
+)
 
 
 def sort_keys(x: mx.array) -> mx.array:
@@ -39,7 +48,7 @@ def order(x: mx.array, axis: int, descending: bool) -> mx.array:
 def _sort(input, dim, descending):
     def sorted_along(x, axis):
         index = order(x, axis, descending)
-        return mx.take_along_axis(x, index, axis=axis), index
+        return picked(x, index, axis=axis), index
 
     return return_types.make("sort", *along(input, dim, sorted_along))
 
@@ -62,7 +71,7 @@ def argsort(input, dim=-1, descending=False, stable=False):
 @op()
 def msort(input):
     """Sorted along the first dimension. torch.msort."""
-    return along(input, 0, lambda x, d: mx.take_along_axis(x, order(x, d, False), axis=d))
+    return along(input, 0, lambda x, d: picked(x, order(x, d, False), axis=d))
 
 
 # Selecting first pays once sorting a row costs more than partitioning it.
@@ -84,7 +93,7 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
         index = _partitioned(x, k, axis, largest) if 4 * k < size > _PARTITION else None
         if index is None:
             index = mx.split(order(x, axis, largest), [k], axis=axis)[0]
-        return mx.take_along_axis(x, index, axis=axis), index
+        return picked(x, index, axis=axis), index
 
     return return_types.make("topk", *along(input, dim, top))
 
@@ -107,7 +116,7 @@ def _at(x: mx.array, axis: int, position, keepdim: bool):
     where[axis] = 1
     position = mx.broadcast_to(mx.array(position, mx.int64), where)
     index = mx.take_along_axis(index, position, axis=axis)
-    value = mx.take_along_axis(x, index, axis=axis)
+    value = picked(x, index, axis=axis)
     return (value, index) if keepdim else (mx.squeeze(value, axis), mx.squeeze(index, axis))
 
 
@@ -190,7 +199,7 @@ def mode(input, dim=-1, keepdim=False):
         flat = rows.reshape(-1, rows.shape[-1])
         index = np.array([_mode_index(r) for r in flat], np.int64).reshape(rows.shape[:-1])
         where = mx.expand_dims(mx.array(index), axis)
-        value = mx.take_along_axis(x, where, axis=axis)
+        value = picked(x, where, axis=axis)
         if keepdim or input.ndim == 0:
             return value, where
         return mx.squeeze(value, axis), mx.squeeze(where, axis)
@@ -243,7 +252,7 @@ def _quantile(
 
 
 def _interpolated(x: mx.array, q: mx.array, interpolation: str, skip_nan: bool) -> mx.array:
-    ordered = mx.take_along_axis(x, order(x, -1, False), axis=-1)
+    ordered = picked(x, order(x, -1, False), axis=-1)
     nans = mx.sum(mx.isnan(x).astype(mx.int64), axis=-1, keepdims=True)
     last = mx.full((*x.shape[:-1], 1), x.shape[-1] - 1, mx.int64)
     if skip_nan:
@@ -258,10 +267,10 @@ def _interpolated(x: mx.array, q: mx.array, interpolation: str, skip_nan: bool) 
     elif interpolation == "lower":
         rank = mx.floor(rank)
     below = mx.floor(rank)
-    low = mx.take_along_axis(ordered, below.astype(mx.int64), axis=-1)
+    low = picked(ordered, below.astype(mx.int64), axis=-1)
     if interpolation not in ("linear", "midpoint"):
         return low
-    high = mx.take_along_axis(ordered, mx.ceil(rank).astype(mx.int64), axis=-1)
+    high = picked(ordered, mx.ceil(rank).astype(mx.int64), axis=-1)
     weight = mx.full(rank.shape, 0.5, rank.dtype) if interpolation == "midpoint" else rank - below
     # torch.lerp: exact at both ends.
     near = low + weight * (high - low)

@@ -23,16 +23,19 @@ def _in_float64(name: str, function, derivative=None):
 
     def rounded(x: mx.array, *parameters) -> mx.array:
         def gradient(primals, cotangent, output):
-            with np.errstate(all="ignore"):
-                slope = derivative(host(primals[0]).astype(np.float64), *parameters)
-            return cotangent * mx.array(slope, dtype=mx.float64).astype(cotangent.dtype)
+            # On the host too, and without a gradient: a second derivative is refused, not 0.
+            slope = host_function(name, in_float64(derivative))(primals[0])
+            return cotangent * slope.astype(cotangent.dtype)
 
-        def compute(values):
-            with np.errstate(all="ignore"):
-                return np.asarray(function(values.astype(np.float64), *parameters), np.float64)
+        def in_float64(function):
+            def compute(values):
+                with np.errstate(all="ignore"):
+                    return np.asarray(function(values.astype(np.float64), *parameters), np.float64)
+
+            return compute
 
         x = to_float(x)
-        computed = host_function(name, compute, gradient if derivative else None)
+        computed = host_function(name, in_float64(function), gradient if derivative else None)
         return computed(x).astype(x.dtype)
 
     return rounded

@@ -146,12 +146,17 @@ class Call:
             results = flat(self.function(*args, **kwargs))
             if self.back is not None:
                 results = [r.astype(self.back) for r in results]
+            if len(self.outputs) > 1:
+                # MLX 0.32.4 drops the cotangent of an array that is returned twice.
+                return [results[k] * 1 for k in self.outputs]
             return [results[k] for k in self.outputs]
 
         try:
             return mx.vjp(forward, [values[i] for i in self.wants], cotangents)[1]
-        except ValueError as error:
-            if "Not implemented" not in str(error):
+        except (ValueError, RuntimeError) as error:
+            if "not implemented" not in str(error).lower() or isinstance(
+                error, NotImplementedError
+            ):
                 raise
             raise NotImplementedError(
                 f"the derivative for '{self.name}' is not implemented."
