@@ -78,6 +78,7 @@ from . import (  # built from the filled table
     mps,
     nn,
     ops,
+    optim,
     random,
     return_types,
     special,
