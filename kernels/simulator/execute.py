@@ -67,7 +67,8 @@ def execute(
 def _run(binary: Path, job: Path, timeout: float) -> str | None:
     """What the run prints; None if it does not end in time."""
     try:
-        done = subprocess.run([binary, job], capture_output=True, text=True, timeout=timeout)
+        command = [compiler.runner(), binary, job]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:

@@ -63,7 +63,7 @@ def program(
     buffers, arguments = _signature(recorded)
     template = f"<{recorded.instantiation}>" if recorded.instantiation else ""
     caller = (
-        'extern "C" __attribute__((no_sanitize("thread", "undefined"))) '
+        'extern "C" __attribute__((no_sanitize("thread", "undefined"), visibility("default"))) '
         "void sim_kernel(void** buffers) {\n"
         "  [[maybe_unused]] const sim::Thread& t = *sim::sim_thread;\n"
         f"  {_function(recorded)}{template}({', '.join(arguments)});\n}}\n"

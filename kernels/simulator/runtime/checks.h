@@ -86,7 +86,8 @@ class Checker {
   }
 
   bool report_elsewhere(const Examined& e) {
-    if (e.address >= &__executable_start && e.address < &_end) return false;  // constants
+    if (launch.in_library(e.address)) return false;  // constants
+    if (e.address >= &__executable_start && e.address < &_end) return false;  // sim_thread
     const char* fibers = reinterpret_cast<const char*>(launch.fibers.data());
     if (e.address >= fibers && e.address < fibers + launch.fibers.size() * sizeof(Fiber))
       return false;  // simdgroup_load asks for its lane

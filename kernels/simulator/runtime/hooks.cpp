@@ -25,7 +25,7 @@ static __attribute__((noinline)) void look(
 static inline void access(void* pointer, size_t bytes, bool write, void* pc) {
   char* address = static_cast<char*>(pointer);
   if (launch.current == nullptr || own_stack(address)) return;
-  look(address, bytes, write, false, NOWHERE, reinterpret_cast<uintptr_t>(pc) - 1);
+  look(address, bytes, write, false, NOWHERE, launch.in_file(pc) - 1);
 }
 
 }  // namespace sim
@@ -51,7 +51,7 @@ static void report_undefined(const char* kind, Severity severity, const Place* p
   // In our own headers the caller's place tells more.
   const bool ours = place->file == nullptr || strstr(place->file, "/simulator/include/");
   const Site site = {ours ? 0 : static_cast<int>(place->line), 0, ours ? "" : place->file};
-  report(severity, kind, "", site, ours ? reinterpret_cast<uintptr_t>(pc) - 1 : 0, message);
+  report(severity, kind, "", site, ours ? launch.in_file(pc) - 1 : 0, message);
 }
 
 extern "C" {

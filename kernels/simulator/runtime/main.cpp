@@ -1,11 +1,13 @@
-// Reads a job, runs the launch, writes the outputs back and prints what there is to report.
+// Loads a kernel, reads a job, runs the launch, writes the outputs back and prints what there is to
+// report: "runner KERNEL JOB".
 //
 // The job is a text file: "check count seed", "grid x y z", "threadgroup x y z", then for each
 // buffer in the order of the signature "path bytes element role name", where role is "input",
 // "constant" (an input that causes no traffic), "output" (its contents undefined) or "inout" (an
 // output with initial contents).
-#include <errno.h>
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -18,7 +20,7 @@
 
 namespace sim {
 
-uint64_t run_launch(void** buffers);
+uint64_t run_launch(Kernel kernel, void** buffers);
 
 struct File {
   std::string path;
@@ -102,12 +104,13 @@ static void give_up() {
 
 // An access to an unmapped page, or what the CPU refuses: tells where and ends the run.
 static void handle_fault(int signal, siginfo_t* info, void* context) {
-  uintptr_t pc = 0;
+  uintptr_t at = 0;
 #if defined(__x86_64__)
-  pc = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP];
+  at = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP];
 #elif defined(__aarch64__)
-  pc = static_cast<ucontext_t*>(context)->uc_mcontext.pc;
+  at = static_cast<ucontext_t*>(context)->uc_mcontext.pc;
 #endif
+  const uintptr_t pc = launch.in_file(reinterpret_cast<void*>(at));
   if (signal == SIGFPE) {
     report(SPECIFICATION, "arithmetic", "", NOWHERE, pc, "integer division by zero or overflow");
     give_up();
@@ -151,7 +154,30 @@ static double now() {
   return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
-static int run(const char* job) {
+// The kernel's function in the library that was compiled from it.
+static Kernel load(const char* path) {
+  void* library = dlopen(path, RTLD_NOW);
+  void* kernel = library ? dlsym(library, "sim_kernel") : nullptr;
+  if (kernel == nullptr) {
+    fprintf(stderr, "%s\n", dlerror());
+    exit(3);
+  }
+  auto find = [](dl_phdr_info* info, size_t, void* kernel) {
+    const char* base = reinterpret_cast<const char*>(info->dlpi_addr);
+    size_t size = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+      if (const auto& part = info->dlpi_phdr[i]; part.p_type == PT_LOAD)
+        size = std::max<size_t>(size, part.p_vaddr + part.p_memsz);
+    if (kernel < base || kernel >= base + size) return 0;
+    launch.library = base;
+    launch.library_end = base + size;
+    return 1;
+  };
+  dl_iterate_phdr(find, kernel);
+  return reinterpret_cast<Kernel>(kernel);
+}
+
+static int run(const char* library, const char* job) {
   const std::vector<File> files = read_job(job);
   size_t largest = 0;
   for (const File& file : files) largest = std::max(largest, file.bytes);
@@ -168,9 +194,10 @@ static int run(const char* job) {
     buffers.push_back(region.base);
   }
   if (launch.count) traffic.start();
+  const Kernel kernel = load(library);
   catch_faults();
   const double began = now();
-  const uint64_t groups = run_launch(buffers.data());
+  const uint64_t groups = run_launch(kernel, buffers.data());
   const double seconds = now() - began;
   for (size_t i = 0; i < files.size(); i++) {
     if (!files[i].output()) continue;
@@ -183,4 +210,4 @@ static int run(const char* job) {
 
 }  // namespace sim
 
-int main(int, char** arguments) { return sim::run(arguments[1]); }
+int main(int, char** arguments) { return sim::run(arguments[1], arguments[2]); }

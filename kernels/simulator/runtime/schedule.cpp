@@ -8,12 +8,12 @@
 
 extern "C" {
 sim::Thread* sim_thread = nullptr;
-void sim_kernel(void** buffers);  // generated
 }
 
 namespace sim {
 
 static Context scheduler;
+static Kernel kernel;
 static void** kernel_buffers;
 static unsigned lane_order[LANES];
 
@@ -21,7 +21,7 @@ static unsigned lane_order[LANES];
 static void leave(Fiber& fiber) { fiber.context.switch_to(scheduler); }
 
 static void run_thread() {
-  sim_kernel(kernel_buffers);
+  kernel(kernel_buffers);
   launch.current->wait = Wait::DONE;
   leave(*launch.current);
   __builtin_unreachable();
@@ -261,7 +261,8 @@ static void prepare_threads() {
     std::swap(lane_order[i], lane_order[random_number() % (i + 1)]);
 }
 
-uint64_t run_launch(void** buffers) {
+uint64_t run_launch(Kernel compiled, void** buffers) {
+  kernel = compiled;
   kernel_buffers = buffers;
   prepare_threads();
   const uint64_t groups = 1ull * launch.groups[0] * launch.groups[1] * launch.groups[2];

@@ -13,6 +13,8 @@
 
 namespace sim {
 
+using Kernel = void (*)(void** buffers);
+
 enum class Wait { RUNNING, EXCHANGE, SIMDGROUP_BARRIER, BARRIER, DONE };
 
 struct Fiber {
@@ -47,6 +49,13 @@ struct Launch {
   uint32_t phase = 0;        // threadgroup barriers of any kind so far
   bool fenced = false;       // atomic_thread_fence orders device memory between threadgroups
   Fiber* current = nullptr;  // no thread runs when null
+  const char *library = nullptr, *library_end = nullptr;  // where the compiled kernel is loaded
+
+  bool in_library(const void* address) const { return address >= library && address < library_end; }
+  // Where in its file the code at `address` is, as reports name it; 0 for other code.
+  uintptr_t in_file(const void* address) const {
+    return in_library(address) ? static_cast<const char*>(address) - library : 0;
+  }
 };
 inline Launch launch;
 

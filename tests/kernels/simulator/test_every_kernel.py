@@ -5,6 +5,7 @@ the other ones, in another order of lanes and threadgroups. Values against the f
 Each case runs in one dtype, by turns; `make test-full` runs all dtypes.
 """
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
@@ -15,7 +16,7 @@ from torchmlx.kernels.accuracy import bound, judge, to_numpy
 from torchmlx.kernels.dispatch import use
 from torchmlx.kernels.recording import record
 from torchmlx.kernels.simulator import check_syntax, compiler, program, simulated
-from torchmlx.kernels.simulator.report import SMALL, work
+from torchmlx.kernels.simulator.report import LARGE, SMALL, work
 from torchmlx.kernels.spec import FALLBACK
 
 # Kernel -> what it may do outside the specification, and why; see the kernel's file.
@@ -37,8 +38,7 @@ def cases():
 def params(wanted):
     for kernel, case, dtype, turn in cases():
         if wanted(work(kernel, case, dtype)):
-            # The fast arm compiles every program again: left to make test-full for time.
-            brief = turn and work(kernel, case, dtype) <= SMALL
+            brief = turn and work(kernel, case, dtype) <= LARGE
             marks = () if brief else pytest.mark.slow
             label = f"{kernel.name}-{case.label}-{dtype}"
             yield pytest.param(kernel, case, dtype, id=label, marks=marks)
@@ -55,7 +55,12 @@ def recorded(kernel, case, dtype):
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(request, clang):
-    """What the selected tests need, compiled on all cores before the first of them."""
+    """What the selected tests need, compiled on all cores before the first of them.
+
+    Where several processes share the tests, each compiles what it runs: all cores work anyway.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
     jobs = {}
     for item in request.session.items:
         picked = getattr(item, "callspec", None)
@@ -72,7 +77,7 @@ def compiled(request, clang):
         if not check_syntax(launch):
             compiler.compile_kernel(program.program(launch).cpp(), mode, launch.name)
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(build, jobs.values()))
 
 

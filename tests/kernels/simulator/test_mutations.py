@@ -59,7 +59,7 @@ def params():
             yield pytest.param(name, mutation, id=f"{name}-{mutation}", marks=marks)
 
 
-@pytest.mark.parametrize("name, mutation", params())
+@pytest.mark.parametrize("name, mutation", list(params()))
 def test_a_mutant_is_found(monkeypatch, name, mutation):
     kernel, changed = registry.get(name), []
 
