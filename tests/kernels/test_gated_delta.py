@@ -7,7 +7,8 @@ import torch
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen
 
 from torchmlx.kernels.accuracy import judge, to_numpy
-from torchmlx.kernels.gated_delta import choose, gated_delta, launch, problem, reference
+from torchmlx.kernels.delta import choose, launch
+from torchmlx.kernels.gated_delta import gated_delta, problem, reference
 from torchmlx.kernels.spec import OLDEST
 
 KEYWORDS = {"normalise": True, "scale": None}

@@ -81,13 +81,13 @@ def test_gradients_match_autodiff_of_the_fallback(kernel, case, dtype):
     function, primals = smooth(kernel.function, arrays, case.keywords)
     cotangents = cotangents_of(function(*primals))
     got = mx.vjp(function, primals, cotangents)[1]
-    limit = {"float32": 1e-10, "float16": 1e-5, "bfloat16": 3e-4}[dtype]
+    limit = {"float32": 1e-9, "float16": 1e-5, "bfloat16": 3e-4}[dtype]
     for gradient, expected, array in zip(
         got, float64_gradients(kernel, case, arrays, cotangents), primals, strict=True
     ):
         assert gradient.dtype == array.dtype
-        if np.abs(expected).max(initial=0.0) < 1e-9:
-            # A constant: its gradient is rounding.
+        if np.abs(expected).max(initial=0.0) < 1e-5:
+            # A constant, as one normalised value is: its gradient is rounding.
             assert np.abs(to_numpy(gradient)).max(initial=0.0) < 1e-2
         else:
             assert judge(gradient, expected, limit).fault == ""
