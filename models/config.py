@@ -39,8 +39,14 @@ ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 # transformers 5.24's class defaults where they are not those of all models and matter to a field
 # that is derived here; files may leave them out.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma3_text": {"head_dim": 256, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
-    "gpt_oss": {"head_dim": 64, "rope_theta": 150_000.0},
+    "gemma3_text": {
+        "head_dim": 256,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "sliding_window": 4096,
+    },
+    "gpt_oss": {"head_dim": 64, "rope_theta": 150_000.0, "sliding_window": 128},
+    "mistral": {"sliding_window": 4096},
     "mixtral": {"rope_theta": 1e6},
     "qwen3": {"head_dim": 128},
     "qwen3_5": {"head_dim": 256, "partial_rotary_factor": 0.25},
@@ -226,8 +232,7 @@ def normalise(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     values.update({key: value for key, value in (nested or {}).items() if value is not None})
     values["model_type"] = _model_type(raw, nested, path)
     for name, default in DEFAULTS.get(values["model_type"], {}).items():
-        if values.get(name) is None:
-            values[name] = default
+        values.setdefault(name, default)  # null is a value: no sliding window
     dtype = values.pop("torch_dtype", None)
     values["dtype"] = _dtype_name(values.get("dtype") or dtype, path)
     # transformers 5 writes num_local_experts where qwen3_moe's older files say num_experts.

@@ -6,6 +6,7 @@ A family is a file of its own (llama.py, qwen3_5_moe.py, ...) that says what its
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import torchmlx as torch
 from torchmlx import Tensor, nn
 from torchmlx.nn import functional as F
 
@@ -93,10 +94,12 @@ class Decoder(nn.Module):
     def __init__(
         self,
         args: ModelArgs,
-        layers: Iterable[Layer],
+        layers: Iterable[nn.Module],
         norm: Callable[..., nn.Module] = nn.RMSNorm,
+        embedding_scale: float | None = None,
     ):
         super().__init__()
+        self.embedding_scale = embedding_scale
         self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
         self.layers = nn.ModuleList(layers)
         self.norm = norm(args.hidden_size, eps=args.rms_norm_eps)
@@ -107,6 +110,9 @@ class Decoder(nn.Module):
     def forward(self, ids: Tensor, cache: Cache | None, padding: Tensor | None) -> Tensor:
         step = Step(ids, cache, padding, self.ropes)
         x = self.embed_tokens(ids)
+        if self.embedding_scale is not None:
+            # In x's dtype, as the models were trained: bfloat16 rounds the factor first.
+            x = x * torch.tensor(self.embedding_scale, dtype=x.dtype, device=x.device)
         for i, layer in enumerate(self.layers):
             x = layer(x, step, cache[i] if cache is not None else None)
         if cache is not None:

@@ -69,16 +69,19 @@ class Planner:
         if isinstance(module, Experts):
             yield from plan_experts(self, path, module)
             return
+        if hasattr(module, "plan_fills"):  # a layout of its own
+            yield from module.plan_fills(self, path)
+            return
         special = None
         if isinstance(module, (nn.Linear, nn.Embedding)):
             special = self._quantised(path, module)
         for name, parameter in list(module._parameters.items()):
             if parameter is not None and not (special and name == "weight"):
-                yield from self._plain(f"{path}.{name}" if path else name, parameter, module)
+                yield from self.plain(f"{path}.{name}" if path else name, parameter, module)
         if special is not None:  # after the bias, which it takes along
             yield special
 
-    def _plain(self, name: str, parameter: nn.Parameter, owner: nn.Module) -> Iterator[Fill]:
+    def plain(self, name: str, parameter: nn.Parameter, owner: nn.Module) -> Iterator[Fill]:
         if name not in self.sources:
             self.missing.append(name)
             return

@@ -23,7 +23,10 @@ from .sources import Sources
 from .tokenizer import Tokenizer
 from .weights import QuantizedEmbedding
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe")
+ARCHITECTURES = (
+    *("gemma3_text", "gpt_oss", "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3"),
+    *("qwen3_5", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "smollm3"),
+)
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 log = logging.getLogger(__name__)
@@ -136,7 +139,13 @@ def compute_dtype(dtype, config: ModelConfig) -> torch.dtype:
 
 def check_variants(config: ModelConfig) -> None:
     """Refuse what would silently give other numbers."""
-    for name, wanted in {"hidden_act": "silu", "use_sliding_window": False}.items():
+    plain = {
+        "hidden_act": "silu",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "use_sliding_window": False,
+        "use_bidirectional_attention": False,
+    }
+    for name, wanted in plain.items():
         if config.values.get(name, wanted) not in (wanted, None):
             raise InputError(
                 f"{config.path}: {name} {ascii(config.values[name])[:60]} is not supported here"

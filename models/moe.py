@@ -1,13 +1,49 @@
 """Mixtures of experts: router, stacked experts, shared expert."""
 
+from dataclasses import dataclass, field
+
 import torchmlx as torch
 from torchmlx import Tensor, nn, ops
 from torchmlx.nn import functional as F
+
+from ..errors import InputError
+from . import decoder
+from .decoder import MLP
 
 # Tokens times chosen experts up to which every token reads its own experts' weights. Beyond it
 # tokens are sorted, so that each expert's weights are read once for all of its tokens. The kernel
 # moe_decode has the same bound (its MAX_PLACES).
 DECODE_PLACES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoEArgs(decoder.ModelArgs):
+    """config.json's fields for Qwen's mixtures; `intermediate_size` is for layers without one."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    shared_expert_intermediate_size: int | None = None
+    norm_topk_prob: bool = True
+    decoder_sparse_step: int = 1
+    mlp_only_layers: tuple[int, ...] = field(default=(), metadata={"low": 0})
+    intermediate_size: int | None = None
+
+
+def build_mlp(args: MoEArgs, layer: int) -> nn.Module:
+    """What layer number `layer` has: a mixture of experts, or a plain block where it has none."""
+    if layer in args.mlp_only_layers or (layer + 1) % args.decoder_sparse_step:
+        if args.intermediate_size is None:
+            raise InputError(f"layer {layer} has no experts, but intermediate_size is missing")
+        return MLP(args.hidden_size, args.intermediate_size)
+    shared = args.shared_expert_intermediate_size
+    return MoE(
+        args.hidden_size,
+        Experts(args.num_experts, args.hidden_size, args.moe_intermediate_size),
+        args.num_experts_per_tok,
+        args.norm_topk_prob,
+        None if shared is None else MLP(args.hidden_size, shared),
+    )
 
 
 class Experts(nn.Module):

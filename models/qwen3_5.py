@@ -46,21 +46,25 @@ class Model(CausalLM):
     """Gated delta layers and gated attention with SwiGLU."""
 
     def __init__(self, args: ModelArgs):
-        mlp = partial(MLP, args.hidden_size, args.intermediate_size)
-        super().__init__(args, build_decoder(args, mlp))
+        super().__init__(
+            args,
+            build_decoder(args, lambda layer: MLP(args.hidden_size, args.intermediate_size)),
+        )
 
 
 def build_decoder(
-    args: HybridArgs, mlp: Callable[[], nn.Module], delta: type[GatedDeltaNet] = GatedDeltaNet
+    args: HybridArgs, mlp: Callable[[int], nn.Module], delta: type[GatedDeltaNet] = GatedDeltaNet
 ) -> Decoder:
-    """A hybrid decoder whose layers have what `mlp` makes."""
+    """A hybrid decoder; `mlp` makes what layer number n has after its mixer."""
 
     def mixer(kind: str) -> Attention | GatedDeltaNet:
         if kind == "linear_attention":
             return delta(args.hidden_size, args.rms_norm_eps, args)
         return build_attention(args)
 
-    layers = (Layer(args, mixer(kind), mlp(), ZeroCentredNorm) for kind in args.kinds())
+    layers = (
+        Layer(args, mixer(kind), mlp(n), ZeroCentredNorm) for n, kind in enumerate(args.kinds())
+    )
     return Decoder(args, layers, ZeroCentredNorm)
 
 

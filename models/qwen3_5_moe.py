@@ -4,35 +4,22 @@ The layers of Qwen3.5 with a mixture of experts in each, one of them shared by a
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-from .decoder import MLP, CausalLM
-from .moe import Experts, MoE
+from .decoder import CausalLM
+from .moe import MoEArgs, build_mlp
 from .qwen3_5 import HybridArgs, build_decoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelArgs(HybridArgs):
-    """What the mixture's config.json has beside the hybrids' fields."""
+class ModelArgs(HybridArgs, MoEArgs):
+    """The hybrids' and the mixtures' fields; the chosen experts' weights always sum up to one."""
 
-    num_experts: int
-    num_experts_per_tok: int
-    moe_intermediate_size: int
-    shared_expert_intermediate_size: int
+    shared_expert_intermediate_size: int | None = 512
 
 
 class Model(CausalLM):
     """Gated delta layers and gated attention with experts."""
 
     def __init__(self, args: ModelArgs):
-        super().__init__(args, build_decoder(args, lambda: build_moe(args)))
-
-
-def build_moe(args, normalise: bool = True) -> MoE:
-    """Experts, and a shared one, in the field names of Qwen's configurations."""
-    return MoE(
-        args.hidden_size,
-        Experts(args.num_experts, args.hidden_size, args.moe_intermediate_size),
-        args.num_experts_per_tok,
-        normalise,
-        MLP(args.hidden_size, args.shared_expert_intermediate_size),
-    )
+        super().__init__(args, build_decoder(args, partial(build_mlp, args)))

@@ -65,6 +65,9 @@ DELTA = dict(
     linear_value_head_dim=24,
     num_hidden_layers=4,
 )
+GEMMA = dict(
+    head_dim=24, sliding_window=13, query_pre_attn_scalar=24, num_hidden_layers=7, pad_token_id=0
+)
 SWAPPED = ["full_attention", "linear_attention"] * 2
 SHARED = dict(shared_expert_intermediate_size=48)
 CASES |= {
@@ -78,6 +81,26 @@ CASES |= {
     ),
     "qwen3_5_moe-per-expert": ("qwen3_5_moe_text", DELTA | MOE | SHARED, {}),
     "qwen3_5_moe-stacked": ("qwen3_5_moe_text", DELTA | MOE | SHARED, dict(stacked=True)),
+    "qwen3_next": ("qwen3_next", DELTA | MOE | SHARED, {}),
+    "qwen3_moe": ("qwen3_moe", MOE | dict(head_dim=24, mlp_only_layers=[0]), {}),
+    "qwen3_moe-sparse-step": (
+        "qwen3_moe",
+        MOE | dict(norm_topk_prob=True, decoder_sparse_step=2),
+        {},
+    ),
+    "qwen2_moe": ("qwen2_moe", MOE | SHARED, {}),
+    "mistral": ("mistral", dict(sliding_window=13), {}),
+    "mistral-no-window": ("mistral", dict(sliding_window=None, head_dim=24), {}),
+    "mixtral": ("mixtral", dict(num_local_experts=4, sliding_window=30), {}),
+    "smollm3": ("smollm3", dict(num_hidden_layers=4, pad_token_id=0), {}),
+    "smollm3-old": ("smollm3", dict(no_rope_layers=[0, 1, 1], pad_token_id=0), dict(old=True)),
+    "gemma3_text": ("gemma3_text", GEMMA, {}),
+    "gemma3_text-old": ("gemma3_text", GEMMA | dict(final_logit_softcapping=2.0), dict(old=True)),
+    "gpt_oss": (
+        "gpt_oss",
+        dict(num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=11),
+        {},
+    ),
 }
 
 
@@ -104,10 +127,14 @@ def write_old_config(folder: Path, fields: dict) -> None:
     """config.json as transformers 4 wrote it: torch_dtype, rope_theta and rope_scaling on top."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    config.pop("rope_parameters", None)
+    new = config.pop("rope_parameters")
     config["torch_dtype"] = config.pop("dtype")
-    config["rope_theta"] = fields.get("rope_theta", 10000.0)
+    config["rope_theta"] = new.get("full_attention", new)["rope_theta"]
     config["rope_scaling"] = fields.get("rope_scaling")
+    if "sliding_attention" in new:
+        config["rope_local_base_freq"] = new["sliding_attention"]["rope_theta"]
+    for derived in ("layer_types", "head_dim" if "head_dim" not in fields else "use_cache"):
+        config.pop(derived, None)
     path.write_text(json.dumps(config))
 
 
@@ -177,6 +204,27 @@ def test_left_padding(pair):
     for row, n in enumerate(lengths):
         alone = reference(theirs, ids[row : row + 1, 70 - n :])
         assert_close(logits[row : row + 1, 70 - n :], alone)
+
+
+def test_decoding(pair):
+    """A padded batch, then one token at a time in buffers of fixed capacity, and back some tokens.
+
+    `settle` drops the padding: each row then stands where its own tokens end.
+    """
+    theirs, ours = pair
+    mask = np.array([[0] * 31 + [1] * 29, [1] * 60])
+    ids = np.where(mask, IDS[:, :60], 0)
+    cache = ours.make_cache()
+    logits = [ours(tm.tensor(ids), cache, tm.tensor(mask)).numpy()[:, -1:]]
+    cache.settle(tm.tensor(mask))
+    cache.mark()
+    for wrong in (5, 6, 7):
+        ours(tm.tensor([[wrong], [wrong]]), cache)
+    assert cache.trim(3)
+    logits += [ours(tm.tensor(IDS[:, i : i + 1]), cache).numpy() for i in range(60, 70)]
+    for row, first in enumerate((31, 0)):
+        alone = reference(theirs, IDS[row : row + 1, first:])[:, -11:]
+        assert_close(np.concatenate([x[row : row + 1] for x in logits], axis=1), alone)
 
 
 def test_last_logits_only(pair):

@@ -1,0 +1,95 @@
+"""Gemma 3, the text model (model_type "gemma3_text", also within "gemma3").
+
+Five layers with a window and a rotation of their own to each that sees all; zero-centred norms
+before and after both halves of a layer; embeddings times the square root of their size.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from torchmlx import Tensor, nn
+from torchmlx.nn import functional as F
+
+from . import decoder
+from .attention import Attention
+from .cache import State
+from .decoder import MLP, CausalLM, Decoder
+from .norms import ZeroCentredNorm
+from .step import FULL, SLIDING, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArgs(decoder.ModelArgs):
+    """What Gemma 3's config.json has beside the common fields.
+
+    Without `layer_types` every layer whose number is a multiple of the pattern sees all.
+    """
+
+    intermediate_size: int
+    hidden_activation: str = "gelu_pytorch_tanh"
+    max_position_embeddings: int = 131072
+    query_pre_attn_scalar: float = 256.0
+    attention_bias: bool = False
+    sliding_window: int | None = None
+    sliding_window_pattern: int = 6
+    layer_types: tuple[str, ...] | None = None
+    final_logit_softcapping: float | None = None
+    tie_word_embeddings: bool = True
+
+    def kinds(self) -> tuple[str, ...]:
+        """sliding_attention or full_attention for each layer."""
+        if self.layer_types is not None:
+            return self.layer_types
+        numbers = range(1, self.num_hidden_layers + 1)
+        return tuple(SLIDING if n % self.sliding_window_pattern else FULL for n in numbers)
+
+
+class Model(CausalLM):
+    """Local and global layers with tied embeddings."""
+
+    def __init__(self, args: ModelArgs):
+        layers = (GemmaLayer(args, kind) for kind in args.kinds())
+        scale = args.hidden_size**0.5
+        super().__init__(args, Decoder(args, layers, ZeroCentredNorm, scale))
+        self.cap = args.final_logit_softcapping
+
+    def forward(self, *args, **kwargs) -> Tensor:
+        """As every decoder's; logits may be bent to lie within +-cap."""
+        logits = super().forward(*args, **kwargs)
+        return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
+
+
+class GemmaLayer(nn.Module):
+    """Residual block with norms around both halves."""
+
+    def __init__(self, args: ModelArgs, kind: str):
+        super().__init__()
+        norm = partial(ZeroCentredNorm, eps=args.rms_norm_eps)
+        self.self_attn = Attention(
+            args.hidden_size,
+            args.num_attention_heads,
+            args.num_key_value_heads,
+            args.head_dim,
+            qkv_bias=args.attention_bias,
+            out_bias=args.attention_bias,
+            kind=kind,
+            norm=norm,
+            window=args.sliding_window if kind == SLIDING else None,
+            scale=args.query_pre_attn_scalar**-0.5,
+        )
+        activation = partial(F.gelu, approximate="tanh")
+        self.mlp = MLP(args.hidden_size, args.intermediate_size, activation=activation)
+        self.input_layernorm = norm(args.hidden_size)
+        self.post_attention_layernorm = norm(args.hidden_size)
+        self.pre_feedforward_layernorm = norm(args.hidden_size)
+        self.post_feedforward_layernorm = norm(args.hidden_size)
+
+    @property
+    def mixer(self) -> Attention:
+        return self.self_attn
+
+    def forward(self, x: Tensor, step: Step, state: State | None) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(x), step, state)
+        x = x + self.post_attention_layernorm(attended)
+        fed = self.mlp(self.pre_feedforward_layernorm(x))
+        return x + self.post_feedforward_layernorm(fed)
