@@ -7,7 +7,8 @@ from typing import Any
 import mlx.core as mx
 
 from . import conv3d
-from .conv3d import Convolution, Pair, pairs, spread
+from .conv3d import Convolution
+from .convolving import NMSE, Pair, outputs, pairs, spread
 from .kernel import Kernel
 from .spec import Case, Cost, Metal, Spec
 
@@ -23,7 +24,7 @@ def problem(
     x, w, bias=None, *, stride, padding, upsample=False, dilation=(1, 1), groups=1
 ) -> Convolution:
     """Describe the convolution; the shapes fit."""
-    height, width = conv3d.outputs(x.shape, w.shape, 0, stride, padding, upsample, dilation)
+    height, width = outputs(x.shape, w.shape, 0, stride, padding, upsample, dilation)
     (top, _), (left, _) = padding
     shape = (x.shape[0], height, width, w.shape[0])
     return Convolution(
@@ -60,6 +61,14 @@ def reference(x, w, bias=None, **numbers):
 def fallback(x, w, bias=None, **numbers) -> mx.array:
     """As conv3d's. MLX's own conv2d may return zeros when its Winograd space overflows (#3979)."""
     return conv3d.fallback(x[:, None], w[:, None], bias, **_numbers(**numbers))[:, 0]
+
+
+def vjp(primals, cotangent, output, **numbers):
+    """As conv3d's."""
+    x, w, *bias = primals
+    framed = (x[:, None], w[:, None], *bias)
+    dx, dw, *rest = conv3d.vjp(framed, cotangent[:, None], None, **_numbers(**numbers))
+    return (dx[:, 0], dw[:, 0], *rest)
 
 
 def conv2d(
@@ -145,10 +154,10 @@ KERNEL = Kernel(
     function=conv2d_in_order,
     reference=reference,
     fallback=fallback,
-    vjp=None,
+    vjp=vjp,
     metal=Metal(conv3d.VARIANTS, problem, conv3d.choose, conv3d.launch, bar=conv3d.bar),
     cpu="convolution",
     cases=CASES,
-    nmse=conv3d.NMSE,
+    nmse=NMSE,
     cost=cost,
 )

@@ -5,7 +5,7 @@ KW * C values. Cached frames, padding and a doubled image are index arithmetic: 
 concatenated, padded or enlarged in memory. One float32 sum takes in all taps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -13,7 +13,19 @@ import mlx.core as mx
 import numpy as np
 
 from . import e4m3, tiles
-from .gemv import fallback as plain_linear
+from .convolving import (
+    NMSE,
+    Pair,
+    bias_gradient,
+    less_cache,
+    outputs,
+    pairs,
+    plain,
+    spread,
+    whole_image,
+    wide,
+    window,
+)
 from .kernel import Kernel
 from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
@@ -129,12 +141,6 @@ VARIANTS = {
 # A tile has four arrays beside its memory: 8 + 3 * 4 bytes a pixel.
 PIXEL_BYTES = 20
 
-# MLX's products and copies on large arrays have failed at 2^31 elements (mlx#3248, #3327) and
-# 2^32 (mlx#3138): the fallback computes pieces well below that.
-PIECE = 2**28
-
-Pair = tuple[int, int]
-
 
 @dataclass(frozen=True)
 class Convolution:
@@ -162,7 +168,7 @@ def problem(
 ) -> Convolution:
     """Describe the convolution; the shapes fit."""
     cached = 0 if cache is None else cache.shape[1]
-    (front, _), (top, _), (left, _) = _less_cache(padding, cached)
+    (front, _), (top, _), (left, _) = less_cache(padding, cached)
     sizes = outputs(x.shape, w.shape, cached, stride, padding, upsample, dilation)
     out = (x.shape[0], *sizes, w.shape[0])
     return Convolution(
@@ -248,24 +254,6 @@ def _useful(conv: Convolution) -> Pair:
     return (taps[0], taps[-1] + 1) if taps else (0, 0)
 
 
-def _less_cache(padding: Sequence[Pair], cached: int) -> tuple[Pair, ...]:
-    (front, back), *others = padding
-    return ((max(front - cached, 0), back), *others)
-
-
-def outputs(
-    x, w, cached: int, stride, padding, upsample: bool, dilation=(1, 1, 1)
-) -> tuple[int, ...]:
-    """Lengths of the result, 0 or less where the kernel does not fit in; x, w: shapes, 2-d too."""
-    *frames, height, width = x[1:-1]
-    factor = 2 if upsample else 1
-    lengths = (*(n + cached for n in frames), factor * height, factor * width)
-    pads = _less_cache(padding, cached)
-    reach = (d * (k - 1) + 1 for d, k in zip(dilation, w[1:-1], strict=False))
-    each = zip(lengths, reach, stride, pads, strict=True)
-    return tuple((n + before + after - k) // s + 1 for n, k, s, (before, after) in each)
-
-
 def reference(
     x,
     w,
@@ -279,11 +267,7 @@ def reference(
 ):
     """The sum over taps in float64."""
     w = np.asarray(w, np.float64)
-    x = np.asarray(x if cache is None else np.concatenate([cache, x], 1), np.float64)
-    if upsample:
-        x = x.repeat(2, 2).repeat(2, 3)
-    cached = 0 if cache is None else cache.shape[1]
-    x = np.pad(x, [(0, 0), *_less_cache(padding, cached), (0, 0)])
+    x = np.asarray(whole_image(np, x, cache, padding, upsample), np.float64)
     sizes = outputs(x.shape, w.shape, 0, stride, ((0, 0),) * 3, False, dilation)
     out = np.zeros((x.shape[0], *sizes, w.shape[0]))
     parts = [np.split(a, groups, axis) for a, axis in ((x, -1), (w, 0), (out, -1))]
@@ -295,77 +279,51 @@ def reference(
     return out if bias is None else out + np.asarray(bias, np.float64)
 
 
-def window(tap, stride, dilation, sizes) -> tuple[slice, ...]:
-    """The values of [B, D, H, W, C] that a tap meets, for `sizes` outputs."""
-    each = zip(tap, stride, dilation, sizes, strict=True)
-    return (slice(None), *(slice(t * d, t * d + (n - 1) * s + 1, s) for t, s, d, n in each))
-
-
 def fallback(
     x, w, bias=None, cache=None, *, stride, padding, upsample=False, dilation=(1, 1, 1), groups=1
 ) -> mx.array:
-    """A matrix product for each row of the kernel, in float32 for half types.
-
-    The columns of a kernel row are gathered: on the CPU this takes 39 ms where MLX's own conv3d
-    takes 103 ms (64 -> 64 channels, 3x3x3 on 1x32x32, AMD EPYC, 2026-12-02); that one also adds
-    the depth taps in the output's dtype, and its kin go wrong when large (mlx#3138, #3979).
-    """
-    wide = mx.float32 if x.dtype in (mx.float16, mx.bfloat16) else x.dtype
+    """A matrix product for each row of the kernel and group, in float32 for half types."""
     cached = 0 if cache is None else cache.shape[1]
     sizes = outputs(x.shape, w.shape, cached, stride, padding, upsample, dilation)
     if 0 in (x.shape[0], *sizes, w.shape[0]):
         return mx.zeros((x.shape[0], *sizes, w.shape[0]), x.dtype)
-    whole = x if cache is None else mx.concatenate([cache, x], axis=1)
+    image = whole_image(mx, x, cache, padding, upsample)
+    return plain(image, wide(w), bias, stride, dilation, groups, sizes)
+
+
+def vjp(
+    primals,
+    cotangent: mx.array,
+    output,
+    *,
+    stride,
+    padding,
+    upsample=False,
+    dilation=(1, 1, 1),
+    groups=1,
+):
+    """For the image the transposed convolution of the cotangent; conv_weights.py; its sum."""
+    # They are each other's gradients, so one has to wait.
+    from .conv_transpose import conv_transpose
+    from .conv_weights import conv_weights
+
+    x, w, bias, cache = (*primals, None, None)[:4]
+    cached = 0 if cache is None else cache.shape[1]
+    factor = 2 if upsample else 1
+    lengths = (x.shape[1] + cached, factor * x.shape[2], factor * x.shape[3])
+    pads = []
+    for i, (front, _) in enumerate(less_cache(padding, cached)):
+        full = (cotangent.shape[i + 1] - 1) * stride[i] + dilation[i] * (w.shape[i + 1] - 1) + 1
+        pads.append((front, full - front - lengths[i]))
+    numbers = {"stride": stride, "dilation": dilation, "groups": groups}
+    image = conv_transpose(cotangent, w, padding=pads, **numbers)
     if upsample:
-        whole = mx.repeat(mx.repeat(whole, 2, axis=2), 2, axis=3)
-    pads = _less_cache(padding, cached)
-    if any(pads[i] != (0, 0) for i in range(3)):
-        whole = mx.pad(whole, [(0, 0), *pads, (0, 0)])
-    w = w.astype(wide)
-    if groups == 1:
-        return _by_rows(whole, w, bias, stride, dilation, sizes)
-    biases = [None] * groups if bias is None else mx.split(bias, groups)
-    parts = zip(mx.split(whole, groups, -1), mx.split(w, groups, 0), biases, strict=True)
-    each = [_by_rows(a, b, c, stride, dilation, sizes) for a, b, c in parts]
-    return mx.concatenate(each, axis=-1)
-
-
-def _by_rows(x, w, bias, stride, dilation, sizes) -> mx.array:
-    """x padded, w in the dtype to compute in; results in x's dtype, piece by piece when large."""
-    batch, (*kernel, columns), channels = x.shape[0], w.shape[1:4], w.shape[4]
-    rows = batch * prod(sizes)
-    pieces = list(_halves(x, w.shape, stride, dilation, sizes))
-    if rows * max(columns * channels, w.shape[0]) > PIECE and pieces:
-        axis = pieces[0][0]
-        parts = [_by_rows(part, w, bias, stride, dilation, size) for _, part, size in pieces]
-        return mx.concatenate(parts, axis=axis)
-    total = None
-    for tap in np.ndindex(*kernel):
-        parts = [x[window((*tap, c), stride, dilation, sizes)] for c in range(columns)]
-        gathered = mx.concatenate(parts, axis=-1).reshape(rows, columns * channels)
-        weights = w[(slice(None), *tap)].reshape(w.shape[0], columns * channels)
-        product = plain_linear(gathered.astype(w.dtype), weights)
-        total = product if total is None else total + product
-    if total is None or 0 in (channels, columns):
-        total = mx.zeros((rows, w.shape[0]), w.dtype)
-    total = total if bias is None else total + bias.astype(w.dtype)
-    return total.astype(x.dtype).reshape(batch, *sizes, w.shape[0])
-
-
-def _halves(x, w, stride, dilation, sizes) -> Iterator[tuple[int, mx.array, tuple[int, ...]]]:
-    """(axis, input, outputs) of both halves of the first axis that has more than one output."""
-    lengths = (x.shape[0], *sizes)
-    axis = next((i for i, n in enumerate(lengths) if n > 1), None)
-    if axis is None:
-        return
-    step, reach = 1, 1
-    if axis:
-        step, reach = stride[axis - 1], dilation[axis - 1] * (w[axis] - 1) + 1
-    middle = lengths[axis] // 2
-    for first, last in ((0, middle), (middle, lengths[axis])):
-        span = slice(first * step, (last - 1) * step + reach)
-        lengths = (*lengths[:axis], last - first, *lengths[axis + 1 :])
-        yield axis, x[(*(slice(None),) * axis, span)], lengths[1:]
+        doubled = wide(image).reshape(*image.shape[:2], *x.shape[2:3], 2, x.shape[3], 2, -1)
+        image = doubled.sum(axis=(3, 5)).astype(x.dtype)
+    numbers |= {"padding": padding, "upsample": upsample}
+    dw = conv_weights(x, cotangent, cache, kernel=w.shape[1:4], **numbers)
+    db = None if bias is None else bias_gradient(cotangent)
+    return (image[:, cached:], dw, db, image[:, :cached])[: len(primals)]
 
 
 def check(name: str, x, w, bias, cache, stride, padding, upsample, dilation, groups) -> None:
@@ -390,23 +348,6 @@ def check(name: str, x, w, bias, cache, stride, padding, upsample, dilation, gro
     dtypes = {a.dtype for a in (x, w, bias, cache) if a is not None}
     if len(dtypes) > 1 or not mx.issubdtype(x.dtype, mx.floating):
         raise TypeError(f"{name} takes one floating dtype, not {', '.join(map(str, dtypes))}")
-
-
-def spread(value, n: int) -> tuple[int, ...]:
-    """One number for each of n axes; ValueError for another count."""
-    values = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
-    if len(values) != n:
-        raise ValueError(f"{values} is not one number or {n}")
-    return values
-
-
-def pairs(padding, n: int) -> tuple[Pair, ...]:
-    """(before, after) for each of n axes, from one number, or a number or a pair for each."""
-    each = (padding,) * n if isinstance(padding, int) else tuple(padding)
-    if len(each) != n:
-        raise ValueError(f"padding {padding} is not one number or {n}")
-    two = [(p, p) if isinstance(p, int) else tuple(map(int, p)) for p in each]
-    return tuple((before, after) for before, after in two)
 
 
 def conv3d(
@@ -541,16 +482,12 @@ CASES = [
     _case("a channel gives two", (1, 2, 5, 4, 6), (12, 2, 3, 3), padding=1, groups=6),
 ]
 
-# Beyond rounding, K up to 27,648. float32 sums err by about sqrt(K) * 6e-8. Half types sum in
-# float32, then round once.
-NMSE = {"float32": 1e-11, "float16": 1e-9, "bfloat16": 1e-8}
-
 KERNEL = Kernel(
     "conv3d",
     function=conv3d_in_order,
     reference=reference,
     fallback=fallback,
-    vjp=None,
+    vjp=vjp,
     metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
     cpu="convolution",
     cases=CASES,

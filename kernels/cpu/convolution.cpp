@@ -2,6 +2,7 @@
 // for each pixel of the result, is read from the image as it is needed.
 #include "convolution.h"
 
+#include "image.h"
 #include "matmul.h"
 #include "tile.h"
 
@@ -16,38 +17,15 @@ constexpr int64_t BLOCK_COLUMNS = 256 / COLUMNS * COLUMNS;
 // Pixels of a task: packed weights serve all of them, their sums wait in memory between blocks.
 constexpr int64_t MOST_PIXELS = 1024, LEAST_PIXELS = 16 * ROWS;
 
+// This thread's memory for weights that are not used as they are: tiles use the first three.
+constexpr int WEIGHTS = 3;
+
 // Multiply-adds below which threads cost more than they bring.
 constexpr int64_t SMALL = 1 << 16;
 
-// Channels below which the taps of a row are taken together, where they lie together: a vector each
-// would be mostly empty. Such a piece has at most EDGE values.
-constexpr int64_t FEW_CHANNELS = 2 * W, EDGE = 256;
-
-// Vectors that hold a word of each pixel of a strip.
-constexpr int LANES = (ROWS + W - 1) / W;
-
-// A part of k that lies together in memory: values of one tap, or of a row of taps.
-struct Piece {
-  int64_t tap[3];
-  int64_t value, values;
-  int64_t step, steps;  // of k, in words
-};
-
-// A pixel of the result.
-struct Pixel {
-  int64_t batch, at[3];
-
-  void next(const int64_t* out) {
-    int i = 2;
-    while (++at[i] == out[i] && i > 0) {
-      at[i--] = 0;
-    }
-    if (at[0] == out[0]) {
-      at[0] = 0;
-      ++batch;
-    }
-  }
-};
+// Words from a pixel of a strip to the next: a vector more than a block has, so that they do not
+// fall into the same sets of the cache.
+constexpr int PITCH = STEPS + W;
 
 // Consecutive frames of the result that meet the same taps along the first axis, and a group.
 template <class T, class Words>
@@ -55,22 +33,14 @@ class Frames {
  public:
   Frames(const Convolution& p, int64_t first, int64_t count, int64_t first_tap, int64_t last_tap,
          int64_t group)
-      : p_(p), first_pixel_(first * p.out[1] * p.out[2]), pixels_(count * p.out[1] * p.out[2]),
-        first_tap_(first_tap), channels_(p.channels / p.groups), columns_(p.columns / p.groups),
-        group_(group) {
-    together_ = channels_ < FEW_CHANNELS && p.groups == 1 && p.dilation[2] == 1 && !p.upsample &&
-                (p.kernel[2] == 1 || p.w_tap[2] == channels_ * p.w_channel);
-    run_ = together_ ? p.kernel[2] * channels_ : channels_;
-    row_taps_ = together_ ? 1 : p.kernel[2];
-    int64_t most = together_ ? EDGE / Words::VALUES : STEPS;
-    parts_ = max(1, divide_up(divide_up(run_, Words::VALUES), most));
-    pieces_ = run_ ? (last_tap - first_tap) * p.kernel[1] * row_taps_ * parts_ : 0;
-  }
+      : p_(p), image_(p, group, first_tap, last_tap, STEPS * Words::VALUES, Words::VALUES),
+        first_pixel_(first * p.out[1] * p.out[2]), pixels_(count * p.out[1] * p.out[2]),
+        columns_(p.columns / p.groups), group_(group) {}
 
   void compute() {
     choose_tasks();
     int64_t tasks = pixel_tasks_ * column_tasks_;
-    bool small = pixels_ * columns_ * pieces_ * run_ < SMALL * parts_;
+    bool small = pixels_ * columns_ * image_.values() < SMALL;
     parallel(tasks, small ? tasks : 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         run(task / column_tasks_, task % column_tasks_);
@@ -79,6 +49,13 @@ class Frames {
   }
 
  private:
+  // Pieces whose steps of k follow one another.
+  struct Block {
+    Piece pieces[STEPS];
+    int count = 0;
+    int64_t steps = 0;
+  };
+
   // Large tasks, unless that leaves a thread without work.
   void choose_tasks() {
     int64_t wanted = 4 * threads(), strips = divide_up(columns_, COLUMNS);
@@ -93,62 +70,6 @@ class Frames {
     }
   }
 
-  Piece piece(int64_t index, int64_t step) const {
-    int64_t part = index % parts_, tap = index / parts_, words = divide_up(run_, Words::VALUES);
-    int64_t begin = words * part / parts_, end = words * (part + 1) / parts_;
-    int64_t value = begin * Words::VALUES, stop = min(run_, end * Words::VALUES);
-    return {{first_tap_ + tap / (p_.kernel[1] * row_taps_), tap / row_taps_ % p_.kernel[1],
-             tap % row_taps_},
-            value, stop - value, step, end - begin};
-  }
-
-  Pixel pixel(int64_t index) const {
-    const int64_t* n = p_.out;
-    return {index / (n[0] * n[1] * n[2]),
-            {index / (n[1] * n[2]) % n[0], index / n[2] % n[1], index % n[2]}};
-  }
-
-  // The values that a piece meets; null for padding. `edge` takes those that are partly padding.
-  const T* meet(const Pixel& pixel, const Piece& piece, T* edge) const {
-    int64_t at[3];
-    for (int i = 0; i < 3; ++i) {
-      at[i] = pixel.at[i] * p_.stride[i] - p_.before[i] + piece.tap[i] * p_.dilation[i];
-    }
-    if (at[0] < -p_.cached || at[0] >= p_.in[0] || at[1] < 0) {
-      return nullptr;
-    }
-    at[1] >>= p_.upsample;
-    if (at[1] >= p_.in[1]) {
-      return nullptr;
-    }
-    bool before = at[0] < 0;
-    int64_t frame = before ? (pixel.batch + 1) * p_.cached + at[0] : pixel.batch * p_.in[0] + at[0];
-    const T* row = static_cast<const T*>(before ? p_.cache : p_.x) +
-                   (frame * p_.in[1] + at[1]) * p_.in[2] * p_.channels;
-    if (together_) {
-      return meet_row(row, at[2] * channels_ + piece.value, piece.values, edge);
-    }
-    if (at[2] < 0 || (at[2] >>= p_.upsample) >= p_.in[2]) {
-      return nullptr;
-    }
-    return row + at[2] * p_.channels + group_ * channels_ + piece.value;
-  }
-
-  // Values `begin` and on of a row; outside of it are zeros.
-  const T* meet_row(const T* row, int64_t begin, int64_t values, T* edge) const {
-    int64_t end = begin + values, inside = min(end, p_.in[2] * channels_);
-    if (begin >= 0 && end == inside) {
-      return row + begin;
-    }
-    int64_t first = max(begin, 0);
-    if (first >= inside) {
-      return nullptr;
-    }
-    memset(edge, 0, values * sizeof(T));
-    memcpy(edge + (first - begin), row + first, (inside - first) * sizeof(T));
-    return edge;
-  }
-
   void run(int64_t pixel_task, int64_t column_task) {
     int64_t begin = pixels_ * pixel_task / pixel_tasks_;
     int64_t end = pixels_ * (pixel_task + 1) / pixel_tasks_, strips = divide_up(end - begin, ROWS);
@@ -156,90 +77,76 @@ class Frames {
     int64_t columns = min(block_columns_, columns_ - column);
     int64_t row = divide_up(columns, COLUMNS) * COLUMNS;
     auto* weights = static_cast<uint32_t*>(scratch(B, 4 * STEPS * row));
-    auto* image = static_cast<uint32_t*>(scratch(A, 4 * (STEPS * ROWS + LANES * W)));
+    auto* image = static_cast<uint32_t*>(scratch(A, 4 * PITCH * ROWS));
     auto* sums = static_cast<float*>(scratch(SUMS, 4 * row * (end - begin)));
     int64_t done = 0;
     do {
-      Piece block[STEPS];
       bool resume = done > 0;
-      int count = 0;
-      int64_t steps = 0;
-      while (done < pieces_) {
-        block[count] = piece(done, steps);
-        if (steps + block[count].steps > STEPS) {
-          break;
-        }
-        steps += block[count++].steps;
-        ++done;
-      }
-      pack_weights(weights, steps, block, count, column, columns);
+      Block block;
+      done = fill(block, done);
+      pack_weights(weights, block, column, columns);
       for (int64_t strip = 0; strip < strips; ++strip) {
         int64_t first = begin + (end - begin) * strip / strips;
         int64_t rows = begin + (end - begin) * (strip + 1) / strips - first;
         float* here = sums + (first - begin) * row;
-        pack_image(image, rows, pixel(first_pixel_ + first), block, count);
-        Tile multiply = tile_of<Words>(rows);
+        Pixel pixel = image_.pixel(first_pixel_ + first);
+        pack_image(image, rows, pixel, block);
+        Tile multiply = tile_of<Words, PITCH>(rows);
         for (int64_t c = 0; c < row; c += COLUMNS) {
-          multiply(steps, image, weights + c * steps, here + c, row, resume);
+          multiply(block.steps, image, weights + c * block.steps, here + c, row, resume);
         }
-        if (done == pieces_) {
-          finish(pixel(first_pixel_ + first), rows, column, columns, here, row);
+        if (done == image_.pieces()) {
+          finish(pixel, rows, column, columns, here, row);
         }
       }
-    } while (done < pieces_);
+    } while (done < image_.pieces());
   }
 
-  void pack_weights(uint32_t* to, int64_t steps, const Piece* block, int count, int64_t column,
-                    int64_t columns) const {
+  // As many pieces from `next` on as fit; returns where the following block begins.
+  int64_t fill(Block& block, int64_t next) const {
+    for (; next < image_.pieces(); ++next) {
+      Piece piece = image_.piece(next);
+      int64_t steps = divide_up(piece.values, Words::VALUES);
+      if (block.steps + steps > STEPS) {
+        break;
+      }
+      piece.step = block.steps;
+      block.steps += steps;
+      block.pieces[block.count++] = piece;
+    }
+    return next;
+  }
+
+  void pack_weights(uint32_t* to, const Block& block, int64_t column, int64_t columns) const {
     const T* from = static_cast<const T*>(p_.weights) + group_ * p_.w_group + column * p_.w_column;
     for (int64_t c = 0; c < columns; c += COLUMNS) {
-      for (int i = 0; i < count; ++i) {
-        const Piece& piece = block[i];
-        int64_t at = c * p_.w_column + piece.value * p_.w_channel;
-        for (int axis = 0; axis < 3; ++axis) {
-          at += piece.tap[axis] * p_.w_tap[axis];
-        }
-        pack<Words>(to + c * steps + piece.step * COLUMNS, COLUMNS, min(COLUMNS, columns - c),
-                    from + at, p_.w_column, p_.w_channel, piece.values);
+      for (int i = 0; i < block.count; ++i) {
+        const Piece& piece = block.pieces[i];
+        pack<Words>(to + c * block.steps + piece.step * COLUMNS, COLUMNS, min(COLUMNS, columns - c),
+                    from + c * p_.w_column + image_.weights(piece), p_.w_column, p_.w_channel,
+                    piece.values);
       }
     }
   }
 
-  void pack_image(uint32_t* to, int64_t rows, Pixel first, const Piece* block, int count) const {
-    Pixel pixels[ROWS];
-    for (int64_t r = 0; r < rows; ++r, first.next(p_.out)) {
-      pixels[r] = first;
-    }
-    T edges[ROWS][EDGE];
-    const T* lanes[LANES * W] = {};
-    for (int i = 0; i < count; ++i) {
-      for (int64_t r = 0; r < rows; ++r) {
-        lanes[r] = meet(pixels[r], block[i], edges[r]);
-      }
-      pack_lanes(to + block[i].step * rows, rows, lanes, block[i].values);
+  void pack_image(uint32_t* to, int64_t rows, Pixel pixel, const Block& block) const {
+    for (int64_t r = 0; r < rows; ++r, pixel.next(p_.out), to += PITCH) {
+      image_.meet_all(pixel, block.pieces, block.count, [&](int i, const T* values) INLINE_LAMBDA {
+        copy(to + block.pieces[i].step, values, block.pieces[i].values);
+      });
     }
   }
 
-  // As pack_along_k, of lanes that lie anywhere. Stores overlap the next step, which then
-  // overwrites them; `to` has room for the last.
-  static void pack_lanes(uint32_t* to, int64_t rows, const T* const* lanes, int64_t k) {
-    int64_t steps = divide_up(k, Words::VALUES);
-    for (int64_t step = 0; step < steps; step += W) {
-      int64_t left = k - step * Words::VALUES, here = min(W, steps - step);
-      vf words[LANES][W];
-      for (int group = 0; group < LANES; ++group) {
-#pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) {
-          const T* lane = lanes[group * W + i];
-          words[group][i] = lane ? load_words<Words>(lane + step * Words::VALUES, left) : vf{};
-        }
-        transpose(words[group]);
-      }
-      for (int64_t i = 0; i < here; ++i) {
-        for (int group = 0; group < LANES; ++group) {
-          store(reinterpret_cast<float*>(to) + (step + i) * rows + group * W, words[group][i]);
-        }
-      }
+  // Words of k values, or zeros. Whole vectors are written: what is too much is overwritten next, or
+  // lies between two pixels.
+  static void copy(uint32_t* to, const T* from, int64_t k) {
+    constexpr int64_t STEP = W * Words::VALUES;
+    int64_t value = 0;
+    for (; value + STEP <= k; value += STEP, to += W) {
+      write(to, from ? load_words<Words>(from + value, STEP) : vf{});
+    }
+    if (value < k) {
+      write(to, from ? load_words<Words>(from + value, k - value) : vf{});
     }
   }
 
@@ -266,10 +173,8 @@ class Frames {
   }
 
   const Convolution& p_;
-  int64_t first_pixel_, pixels_, first_tap_, channels_, columns_, group_;
-  bool together_;
-  int64_t run_, row_taps_;  // values that lie together; such runs in a row of taps
-  int64_t parts_, pieces_;  // of a run, and in all
+  Image<T> image_;
+  int64_t first_pixel_, pixels_, columns_, group_;
   int64_t block_columns_ = 0, column_tasks_ = 0, pixel_tasks_ = 0;
 };
 
@@ -311,7 +216,7 @@ class Depthwise {
  public:
   explicit Depthwise(const Convolution& p) : p_(p), row_(divide_up(p.channels, W) * W) {
     int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-    auto* weights = static_cast<float*>(scratch(B, 4 * taps * row_));
+    auto* weights = static_cast<float*>(scratch(WEIGHTS, 4 * taps * row_));
     weights_ = weights;
     auto* from = static_cast<const T*>(p.weights);
     for (int64_t tap = 0; tap < taps; ++tap) {
@@ -401,6 +306,47 @@ class Depthwise {
   const float* weights_;
 };
 
+// Groups too narrow for a tile, some of them taken together: their weights with zeros between them.
+template <class T>
+Convolution merge(const Convolution& p, int64_t together) {
+  int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+  int64_t narrow = p.channels / p.groups, wide = narrow * together;
+  auto* weights = static_cast<T*>(scratch(WEIGHTS, p.columns * taps * wide * sizeof(T)));
+  memset(weights, 0, p.columns * taps * wide * sizeof(T));
+  Convolution merged = p;
+  merged.weights = weights;
+  merged.groups = p.groups / together;
+  merged.w_channel = 1;
+  merged.w_column = taps * wide;
+  merged.w_group = p.columns / merged.groups * merged.w_column;
+  for (int64_t i = 2, step = wide; i >= 0; step *= p.kernel[i--]) {
+    merged.w_tap[i] = step;
+  }
+  int64_t columns = p.columns / p.groups;
+  for (int64_t column = 0; column < p.columns; ++column) {
+    int64_t group = column / columns;
+    auto* from = static_cast<const T*>(p.weights) + group * p.w_group + column % columns * p.w_column;
+    T* to = weights + column * merged.w_column + group % together * narrow;
+    for (int64_t tap = 0; tap < taps; ++tap, to += wide) {
+      int64_t at = tap / (p.kernel[1] * p.kernel[2]) * p.w_tap[0] +
+                   tap / p.kernel[2] % p.kernel[1] * p.w_tap[1] + tap % p.kernel[2] * p.w_tap[2];
+      for (int64_t c = 0; c < narrow; ++c) {
+        to[c] = from[at + c * p.w_channel];
+      }
+    }
+  }
+  return merged;
+}
+
+// The most groups that fill a tile's columns and divide them all.
+int64_t groups_together(const Convolution& p) {
+  int64_t together = max(1, min(p.groups, COLUMNS * p.groups / p.columns));
+  while (p.groups % together) {
+    --together;
+  }
+  return together;
+}
+
 // One tap on every pixel is a plain product.
 bool is_product(const Convolution& p) {
   bool plain = !p.cached && !p.upsample && p.groups == 1;
@@ -449,13 +395,15 @@ void convolution(const Convolution& p) {
       Depthwise<T>(p).compute();
       return;
     }
+    int64_t together = groups_together(p);
+    const Convolution& dense = together > 1 ? merge<T>(p, together) : p;
 #if defined(__AVX512BF16__)
     if constexpr (is_bfloat<T>) {
-      all_frames<T, Pairs>(p);
+      all_frames<T, Pairs>(dense);
       return;
     }
 #endif
-    all_frames<T, Floats>(p);
+    all_frames<T, Floats>(dense);
   });
 }
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchmlx.kernels import conv3d as module
+from torchmlx.kernels import convolving as module
 from torchmlx.kernels.accuracy import judge, to_numpy
 from torchmlx.kernels.conv3d import choose, conv3d, launch, problem
 from torchmlx.kernels.dispatch import use

@@ -1,5 +1,5 @@
-// Convolution and its transpose over one to three axes, channels last.
-#include "convolution.h"
+// Convolution, its transpose and its weights' gradient over one to three axes, channels last.
+#include "conv_weights.h"
 
 #include <nanobind/stl/pair.h>
 
@@ -37,16 +37,17 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
-// The problem, but for pointers and the weights' strides.
-Convolution describe(const Settings& s, const mx::Shape& x, const mx::Shape& w, int64_t cached) {
+// The problem, but for pointers and the weights' strides; x, w, result: shapes.
+Convolution describe(const Settings& s, const mx::Shape& x, const mx::Shape& w,
+                     const mx::Shape& result, int64_t cached) {
   Convolution p{};
   p.batch = x.front();
   p.channels = x.back();
-  p.columns = s.shape.back();
+  p.columns = result.back();
   p.groups = s.groups;
   p.cached = cached;
   p.upsample = s.upsample;
-  Three in = lengths(x), kernel = lengths(w), out = lengths(s.shape);
+  Three in = lengths(x), kernel = lengths(w), out = lengths(result);
   int64_t step = p.columns;
   for (int i = 2; i >= 0; --i) {
     p.in[i] = in[i];
@@ -113,8 +114,8 @@ class Node : public Native {
     const mx::array w = good ? inputs[1] : contiguous(inputs[1]);
     const mx::array last = contiguous(inputs.back());
     allocate(outputs[0]);
-    Convolution p =
-        describe(settings_, x.shape(), w.shape(), settings_.cache ? last.shape(1) : 0);
+    Convolution p = describe(settings_, x.shape(), w.shape(), settings_.shape,
+                             settings_.cache ? last.shape(1) : 0);
     p.type = *type_of(x);
     p.x = x.data<void>();
     p.cache = settings_.cache ? last.data<void>() : nullptr;
@@ -141,7 +142,9 @@ class Node : public Native {
     });
   }
 
-  const char* name() const override { return "TorchmlxConvolution"; }
+  const char* name() const override {
+    return settings_.transposed ? "TorchmlxConvTranspose" : "TorchmlxConvolution";
+  }
   bool is_equivalent(const mx::Primitive& other) const override {
     return settings_ == static_cast<const Node&>(other).settings_;
   }
@@ -153,10 +156,49 @@ class Node : public Native {
   Settings settings_;
 };
 
+// Inputs x and the gradient of the result, then perhaps cached frames.
+class WeightsNode : public Native {
+ public:
+  explicit WeightsNode(Settings settings) : settings_(std::move(settings)) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    const mx::array x = contiguous(inputs[0]), gradient = contiguous(inputs[1]);
+    const mx::array last = contiguous(inputs.back());
+    allocate(outputs[0]);
+    ConvWeights p{describe(settings_, x.shape(), settings_.shape, gradient.shape(),
+                           settings_.cache ? last.shape(1) : 0),
+                  gradient.data<void>(), outputs[0].data<void>()};
+    p.of.type = *type_of(x);
+    p.of.x = x.data<void>();
+    p.of.cache = settings_.cache ? last.data<void>() : nullptr;
+    p.of.w_channel = 1;
+    int64_t step = settings_.shape.back();
+    for (int i = 2; i >= 0; --i) {
+      p.of.w_tap[i] = step;
+      step *= p.of.kernel[i];
+    }
+    p.of.w_column = step;
+    p.of.w_group = p.of.columns / p.of.groups * step;
+    dispatch([p] { kernels::conv_weights(p); });
+  }
+
+  const char* name() const override { return "TorchmlxConvWeights"; }
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return settings_ == static_cast<const WeightsNode&>(other).settings_;
+  }
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>&) override {
+    return {settings_.shape};
+  }
+
+ private:
+  Settings settings_;
+};
+
+template <class N>
 mx::array node(Settings settings, std::vector<mx::array> inputs) {
   mx::Shape shape = settings.shape;
   mx::Dtype dtype = inputs[0].dtype();
-  return mx::array(shape, dtype, std::make_shared<Node>(std::move(settings)), std::move(inputs));
+  return mx::array(shape, dtype, std::make_shared<N>(std::move(settings)), std::move(inputs));
 }
 
 // x [B, .., C], weights [O, .., C / groups], cache [B, frames, H, W, C]; see kernels/conv3d.py.
@@ -189,7 +231,7 @@ std::optional<mx::array> convolution(const mx::array& x, const mx::array& w,
       inputs.push_back(*each);
     }
   }
-  return node(std::move(s), std::move(inputs));
+  return node<Node>(std::move(s), std::move(inputs));
 }
 
 // x [B, .., C], weights [C, .., O / groups]; see kernels/conv_transpose.py.
@@ -215,7 +257,32 @@ std::optional<mx::array> conv_transpose(const mx::array& x, const mx::array& w,
   if (bias) {
     inputs.push_back(*bias);
   }
-  return node(std::move(s), std::move(inputs));
+  return node<Node>(std::move(s), std::move(inputs));
+}
+
+// x [B, .., C], gradient [B, .., O], cache [B, frames, H, W, C]; see kernels/conv_weights.py.
+std::optional<mx::array> conv_weights(const mx::array& x, const mx::array& gradient,
+                                      const std::optional<mx::array>& cache,
+                                      const std::vector<int>& kernel,
+                                      const std::vector<int>& stride, const Padding& padding,
+                                      bool upsample, const std::vector<int>& dilation, int groups) {
+  if (!type_of(x)) {
+    return std::nullopt;
+  }
+  Settings s{false,           false,              cache.has_value(), upsample, groups,
+             three(stride, 1), three(dilation, 1), {}, {gradient.shape(-1)}};
+  std::vector<int> before;
+  for (size_t i = 0; i < kernel.size(); ++i) {
+    before.push_back(std::max(padding[i].first, i == 0 && cache ? cache->shape(1) : 0));
+    s.shape.push_back(kernel[i]);
+  }
+  s.before = three(before, 0);
+  s.shape.push_back(x.shape(-1) / groups);
+  std::vector<mx::array> inputs{x, gradient};
+  if (cache) {
+    inputs.push_back(*cache);
+  }
+  return node<WeightsNode>(std::move(s), std::move(inputs));
 }
 
 }  // namespace
@@ -226,6 +293,8 @@ BIND(m) {
         "dilation"_a, "groups"_a);
   m.def("conv_transpose", conv_transpose, "x"_a, "w"_a, "bias"_a.none() = nb::none(),
         nb::kw_only(), "stride"_a, "padding"_a, "dilation"_a, "groups"_a);
+  m.def("conv_weights", conv_weights, "x"_a, "gradient"_a, "cache"_a.none() = nb::none(),
+        nb::kw_only(), "kernel"_a, "stride"_a, "padding"_a, "upsample"_a, "dilation"_a, "groups"_a);
 }
 
 }  // namespace torchmlx
