@@ -241,16 +241,21 @@ def prelude(mode: str) -> Path:
 
 @lru_cache
 def runner() -> Path:
-    """The program that loads a compiled kernel and runs it, with what it calls of ours."""
+    """The program that loads a compiled kernel and runs it, with what it calls of ours.
+
+    TORCHMLX_SIMULATOR_FIBERS=ucontext switches threads as on machines that are no x86-64.
+    """
+    fibers = os.environ.get("TORCHMLX_SIMULATOR_FIBERS", "")
 
     def make(path: Path) -> None:
         sources = sorted(RUNTIME.glob("*.cpp"))
         flags = ["-std=c++17", "-O2", "-fno-exceptions", "-fno-rtti", "-rdynamic", f"-I{INCLUDE}"]
+        flags += ["-DSIM_UCONTEXT"] if fibers == "ucontext" else []
         libraries = ["-Wl,--no-as-needed", "-lm", "-ldl"]
         command = [find_clang().path, *flags, *_machine_flags(), *sources, "-o", path, *libraries]
         _run(command, "the simulator's runtime")
 
-    return keep(cache_folder() / "runner", make)
+    return keep(cache_folder() / f"runner{fibers and '-'}{fibers}", make)
 
 
 def key_of(text: str, *more: str) -> str:

@@ -6,7 +6,9 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from math import prod
+from os import PathLike
 from pathlib import Path
+from typing import TypedDict
 
 import mlx.core as mx
 import numpy as np
@@ -26,16 +28,37 @@ _BITS = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 _TRAFFIC = tuple(Traffic.__dataclass_fields__)
 
 
+class Options(TypedDict, total=False):
+    """How to run a kernel.
+
+    mode: "checked", the default, looks for faults; "fast" only computes.
+    seed: 0, the default, runs threadgroups, simdgroups and lanes in order; others permute them.
+    traffic: count memory traffic, as slow as a checked run, which then leaves out arithmetic,
+        alignment and private arrays.
+    include: folders for `#include "..."`; function_constants: values by number. MLX's own kernels
+        need both, ours neither.
+    syntax: reject first what Apple's compiler rejects, as `check_syntax`; the default.
+    timeout: seconds of wall time for the run, 120 unless given.
+    """
+
+    mode: str
+    seed: int
+    traffic: bool
+    include: Sequence[str | PathLike[str]]
+    function_constants: Mapping[int, int | bool] | None
+    syntax: bool
+    timeout: float
+
+
 def execute(
     recorded: Recorded,
     inputs: Sequence[mx.array],
-    *,
+    init_value: float | None = None,
     mode: str = "checked",
     seed: int = 0,
     traffic: bool = False,
-    init_value: float | None = None,
-    include: tuple[Path, ...] = (),
-    constants: Mapping[int, int | bool] | None = None,
+    include: Sequence[str | PathLike[str]] = (),
+    function_constants: Mapping[int, int | bool] | None = None,
     syntax: bool = True,
     timeout: float = 120.0,
 ) -> Result:
@@ -43,17 +66,11 @@ def execute(
 
     The other arguments are those of `simulate`. Raises ValueError for inputs that do not fit.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
-    given = tuple((tuple(x.shape), x.dtype) for x in inputs)
-    if given != recorded.inputs:
-        raise ValueError(f"{recorded.name} was recorded for {recorded.inputs}, not {given}")
-    threads = prod(recorded.threadgroup)
-    if threads > 1024:
-        raise ValueError(f"{recorded.name}: a threadgroup of {threads} threads; 1024 are the limit")
-    if syntax and (errors := check_syntax(recorded, include, constants)):
+    _check(recorded, inputs, mode)
+    folders = tuple(Path(folder) for folder in include)
+    if syntax and (errors := check_syntax(recorded, folders, function_constants)):
         raise compiler.CompileError(recorded.name, errors)
-    made = program(recorded, include, constants)
+    made = program(recorded, folders, function_constants)
     binary = compiler.compile_kernel(made.cpp(), "counted" if traffic else mode, recorded.name)
     flags = f"{int(mode == 'checked')} {int(traffic)} {seed}"
     with tempfile.TemporaryDirectory(dir=_SCRATCH) as folder:
@@ -62,6 +79,17 @@ def execute(
         printed = _run(binary, job, timeout)
         outputs = files.read_outputs()
     return _result(recorded, binary, printed, outputs, traffic, timeout)
+
+
+def _check(recorded: Recorded, inputs: Sequence[mx.array], mode: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
+    given = tuple((tuple(x.shape), x.dtype) for x in inputs)
+    if given != recorded.inputs:
+        raise ValueError(f"{recorded.name} was recorded for {recorded.inputs}, not {given}")
+    threads = prod(recorded.threadgroup)
+    if threads > 1024:
+        raise ValueError(f"{recorded.name}: a threadgroup of {threads} threads; 1024 are the limit")
 
 
 def _run(binary: Path, job: Path, timeout: float) -> str | None:

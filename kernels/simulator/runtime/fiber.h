@@ -3,7 +3,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
-#if !defined(__x86_64__)
+// SIM_UCONTEXT: take the way of other machines here too, to test it.
+#if defined(__x86_64__) && !defined(SIM_UCONTEXT)
+#define SIM_SWITCH_BY_HAND
+#else
 #include <ucontext.h>
 #endif
 
@@ -12,7 +15,7 @@ namespace sim {
 constexpr size_t STACK = 256 << 10;  // address space; a fiber touches what it needs
 constexpr size_t GUARD = 4096;
 
-#if defined(__x86_64__)
+#ifdef SIM_SWITCH_BY_HAND
 // The callee-saved registers go onto the stack that is left.
 extern "C" void sim_switch(void** save, void* to);
 asm(R"(

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from torchmlx.kernels.simulator import ERROR, SPECIFICATION
+from torchmlx.kernels.simulator import ERROR, SPECIFICATION, compiler
 
 # A softmax over rows of x, one threadgroup of 256 threads a row, as many published ones are.
 SOFTMAX = """
@@ -208,6 +208,21 @@ def test_sound_kernel_gives_no_report(run, x):
         result = run(SOFTMAX, x, grid=(4 * 256, 1, 1), seed=seed)
         assert result.reports == ()
         np.testing.assert_allclose(result.outputs[0], mx.softmax(x, axis=1), rtol=2e-6)
+
+
+def test_other_machines_switch_threads_by_the_system(run, x, monkeypatch):
+    """As on arm64: same values, same reports."""
+    monkeypatch.setenv("TORCHMLX_SIMULATOR_FIBERS", "ucontext")
+    compiler.runner.cache_clear()
+    try:
+        assert compiler.runner().name == "runner-ucontext"
+        result = run(SOFTMAX, x, grid=(4 * 256, 1, 1), seed=1)
+        assert result.reports == ()
+        np.testing.assert_allclose(result.outputs[0], mx.softmax(x, axis=1), rtol=2e-6)
+        faulty = run(SOFTMAX.replace(FIRST, ""), x, grid=(4 * 256, 1, 1))
+    finally:
+        compiler.runner.cache_clear()
+    assert {report.kind for report in faulty.errors} == {"race", "uninitialised"}
 
 
 def test_a_race_names_both_places(run, x):
