@@ -81,8 +81,11 @@ from . import (  # built from the filled table
     optim,
     random,
     return_types,
+    serialization,
     special,
+    utils,
 )
+from .serialization import load, save
 
 _op.install(
     {
