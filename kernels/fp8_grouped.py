@@ -104,7 +104,7 @@ class Groups:
     dtype: mx.Dtype
 
 
-def _kind(scale: tuple[int, ...], w: tuple[int, ...]) -> int:
+def scale_kind(scale: tuple[int, ...], w: tuple[int, ...]) -> int:
     """0 one scale for all weights of an expert, 1 one for each output, 2 one for each block."""
     groups, n, _ = w
     one = scale in ((), (1,), (groups,), (groups, 1, 1))
@@ -115,7 +115,7 @@ def problem(x: mx.array, w: mx.array, scale: mx.array, offs: mx.array) -> Groups
     """Describe the product; the shapes fit."""
     groups, n, k = w.shape
     step = scale.size // groups if groups and scale.size >= groups else 0
-    kind = _kind(scale.shape, w.shape)
+    kind = scale_kind(scale.shape, w.shape)
     return Groups(x.shape[0], n, k, groups, kind, step, scale.shape, x.dtype)
 
 
@@ -201,7 +201,7 @@ def _few(groups: Groups, inputs, outputs) -> Launch:
 
 def expand(scale, shape: tuple[int, ...], repeat):
     """`scale` as it multiplies expert weights of `shape`; `repeat` is NumPy's or MLX's."""
-    kind = _kind(scale.shape, shape)
+    kind = scale_kind(scale.shape, shape)
     if kind == 0:
         return scale.reshape(-1, 1, 1)
     if kind == 1:

@@ -5,12 +5,15 @@ sum. Weights are plain or e4m3 with scales of 128 x 128 blocks; what lies betwee
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from . import dots, e4m3
+from .fp8_grouped import BLOCK, expand, scale_kind
+from .fp8_matmul import SCALE_SHIFTS, SHIFTS
 from .kernel import Kernel
 from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 
@@ -56,10 +59,11 @@ UP = """
     }
 """
 
+# scale_step: scales of an expert; the one of a weight is found by shifts, as in fp8_matmul.FEW.
 UP_SCALE = """ *
-                    float(gate_up_scale[
-                        (ulong(expert) * gate_up_scale_shape[1] + (part * inner + row) / BLOCK) *
-                            gate_up_scale_shape[2] + at / BLOCK])"""
+                    float(gate_up_scale[ulong(expert) * uint(scale_step) +
+                        ((part * inner + row) >> row_shift) * (((k - 1) >> column_shift) + 1) +
+                        (at >> column_shift)])"""
 
 # One output a simdgroup, the products of all experts added up; the hidden values of as many experts
 # as fit are staged at a time, already weighted.
@@ -114,9 +118,9 @@ DOWN = """
 """
 
 DOWN_SCALE = """ *
-                        float(down_scale[
-                            (ulong(expert) * down_scale_shape[1] + row / BLOCK) *
-                                down_scale_shape[2] + at / BLOCK])"""
+                        float(down_scale[ulong(expert) * uint(scale_step) +
+                            (row >> row_shift) * (((inner - 1) >> column_shift) + 1) +
+                            (at >> column_shift)])"""
 
 UP_INPUTS = ("x", "gate_up", "indices")
 DOWN_INPUTS = ("hidden", "down", "indices", "weights")
@@ -129,14 +133,26 @@ PLAIN_PROGRAMS = (
     Program("moe_up", UP_INPUTS, ("hidden",), PLAIN_UP, dots.HEADER),
     Program("moe_down", DOWN_INPUTS, ("out",), PLAIN_DOWN, dots.HEADER),
 )
+PLACES = ("scale_step", *SHIFTS)
 SCALED_PROGRAMS = (
-    Program("moe_up_fp8", (*UP_INPUTS, "gate_up_scale"), ("hidden",), SCALED_UP, dots.HEADER),
-    Program("moe_down_fp8", (*DOWN_INPUTS, "down_scale"), ("out",), SCALED_DOWN, dots.HEADER),
+    Program(
+        "moe_up_fp8",
+        (*UP_INPUTS, "gate_up_scale", *PLACES),
+        ("hidden",),
+        SCALED_UP,
+        dots.HEADER,
+    ),
+    Program(
+        "moe_down_fp8",
+        (*DOWN_INPUTS, "down_scale", *PLACES),
+        ("out",),
+        SCALED_DOWN,
+        dots.HEADER,
+    ),
 )
 
 VARIANTS = {"decode": "each token reads its own experts; few tokens"}
 
-BLOCK = 128
 SIMDGROUPS = 8
 
 # Floats of x, and of hidden values, that a threadgroup stages at a time: Qwen3.6's K, and eight of
@@ -205,7 +221,7 @@ def _up(mixture: Mixture, program: Program) -> Launch:
     }
     if mixture.scale_shapes:
         inputs["gate_up_scale"] = mixture.scale_shapes[0]
-    template = {"W": mixture.stored, "STAGED": UP_STAGED, "SIMDGROUPS": SIMDGROUPS, "BLOCK": BLOCK}
+    template = {"W": mixture.stored, "STAGED": UP_STAGED, "SIMDGROUPS": SIMDGROUPS}
     return Launch(
         program,
         inputs,
@@ -214,6 +230,7 @@ def _up(mixture: Mixture, program: Program) -> Launch:
         threadgroup=(32, SIMDGROUPS, 1),
         template=tuple(template.items()),
         threadgroup_bytes=4 * UP_STAGED,
+        scalars=_places(mixture, 0, inputs["gate_up"]),
     )
 
 
@@ -232,7 +249,6 @@ def _down(mixture: Mixture, program: Program) -> Launch:
         "W": mixture.stored,
         "STAGED": DOWN_STAGED,
         "SIMDGROUPS": SIMDGROUPS,
-        "BLOCK": BLOCK,
     }
     return Launch(
         program,
@@ -242,17 +258,21 @@ def _down(mixture: Mixture, program: Program) -> Launch:
         threadgroup=(32, SIMDGROUPS, 1),
         template=tuple(template.items()),
         threadgroup_bytes=4 * DOWN_STAGED,
+        scalars=_places(mixture, 1, inputs["down"]),
     )
+
+
+def _places(mixture: Mixture, which: int, stored: tuple[int, ...]) -> dict[str, int]:
+    """Where scales lie, of gate and up (0) or of down (1)."""
+    if not mixture.scale_shapes:
+        return {}
+    shape = mixture.scale_shapes[which]
+    shifts = SCALE_SHIFTS[scale_kind(shape, stored)]
+    return {"scale_step": prod(shape[1:]), **dict(zip(SHIFTS, shifts, strict=True))}
 
 
 def _rounded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
-
-
-def _expand(scale, shape: tuple[int, ...], repeat):
-    """Scales of experts' blocks as they multiply weights of `shape` [.., rows, columns]."""
-    wide = repeat(scale, BLOCK, -1)[..., : shape[-1]]
-    return repeat(wide, BLOCK, -2)[..., : shape[-2], :]
 
 
 def reference(x, gate_up, down, indices, weights, gate_up_scale=None, down_scale=None):
@@ -261,8 +281,9 @@ def reference(x, gate_up, down, indices, weights, gate_up_scale=None, down_scale
     def of(stored, scale, expert):
         if scale is None:
             return np.asarray(stored[expert], np.float64)
-        scales = np.asarray(scale[expert], np.float64)
-        return e4m3.widen(stored[expert]) * _expand(scales, stored.shape[1:], np.repeat)
+        one = slice(expert, expert + 1)
+        scales = expand(np.asarray(scale[one], np.float64), stored[one].shape, np.repeat)
+        return (e4m3.widen(stored[one]) * scales)[0]
 
     x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
     out = np.zeros_like(x)
@@ -309,7 +330,7 @@ def _products(rows: mx.array, stored: mx.array, scale: Any, flat: mx.array, wide
     taken = mx.take(mx.stop_gradient(stored) if scale is not None else stored, flat, axis=0)
     if scale is not None:
         # MLX's from_fp8 gives wrong float64 (0.32.4).
-        scales = _expand(mx.take(scale, flat, axis=0).astype(mx.float32), taken.shape, mx.repeat)
+        scales = expand(mx.take(scale, flat, axis=0).astype(mx.float32), taken.shape, mx.repeat)
         taken = mx.from_fp8(taken, mx.float32) * scales
     return rows @ taken.astype(wide).swapaxes(1, 2)
 
@@ -326,8 +347,9 @@ def moe_decode(
 
     x [T, K]; gate_up [E, 2 I, K], gate rows first; down [E, K, I]; indices [T, S], int32 or
     uint32 (an expert that does not exist adds nothing); weights [T, S], floating. Expert weights
-    are of x's dtype, or e4m3 codes (uint8) with `scales` of their 128 x 128 blocks:
-    ([E, ceil(2 I / 128), ceil(K / 128)], [E, ceil(K / 128), ceil(I / 128)]), float32 or bfloat16.
+    are of x's dtype, or e4m3 codes (uint8) with `scales` of (gate_up, down), float32 or bfloat16:
+    of their 128 x 128 blocks, ([E, ceil(2 I / 128), ceil(K / 128)],
+    [E, ceil(K / 128), ceil(I / 128)]), of each output, [E, N, 1], or of each expert, [E].
     Sums are float32, the result [T, K] is rounded once to x's dtype. Meant for few tokens: for a
     prompt sort the tokens by expert and use grouped_matmul. Raises ValueError for shapes that do
     not fit, TypeError for dtypes.
@@ -341,7 +363,8 @@ def moe_decode(
         raise TypeError(f"moe_decode: scales are for uint8 codes, not for {gate_up.dtype}")
     for name, stored, scale in zip(("gate_up", "down"), (gate_up, down), scales, strict=True):
         experts, n, k = stored.shape
-        if scale.shape != (experts, -(-n // BLOCK), -(-k // BLOCK)):
+        grid = (experts, -(-n // BLOCK), -(-k // BLOCK))
+        if scale.shape not in ((experts,), (experts, 1, 1), (experts, n, 1), grid):
             raise ValueError(f"moe_decode: {name} {stored.shape} has scales {scale.shape}")
         if not mx.issubdtype(scale.dtype, mx.floating):
             raise TypeError(f"moe_decode takes floating scales, not {scale.dtype}")
@@ -408,14 +431,18 @@ def codes(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.choice(e4m3.narrow(100 * rng.standard_normal(4096)), shape)
 
 
-def _blocks(shape: tuple[int, int, int], dtype: str) -> Spec:
+def _scales(shape: tuple[int, int, int], dtype: str, kind: str) -> Spec:
     def scales(rng: np.random.Generator, grid: tuple[int, ...]) -> np.ndarray:
         return rng.uniform(0.5, 2.0, grid) / 100 * shape[2] ** -0.5
 
-    return Spec((shape[0], -(-shape[1] // BLOCK), -(-shape[2] // BLOCK)), dtype, scales)
+    count, n, k = shape
+    shapes = {"block": (count, -(-n // BLOCK), -(-k // BLOCK)), "row": (count, n, 1)}
+    return Spec(shapes.get(kind, (count,)), dtype, scales)
 
 
-def _case(tokens, slots, count, inner, k, why, fill=experts, fp8="", x="normal") -> Case:
+def _case(
+    tokens, slots, count, inner, k, why, fill=experts, fp8="", x="normal", kind="block"
+) -> Case:
     up, down = (count, 2 * inner, k), (count, k, inner)
     arrays: dict[str, Spec | None] = {
         "x": Spec((tokens, k), fill=x),
@@ -425,7 +452,8 @@ def _case(tokens, slots, count, inner, k, why, fill=experts, fp8="", x="normal")
         "weights": Spec((tokens, slots), None, shares),
     }
     if fp8:
-        arrays |= {"gate_up_scale": _blocks(up, fp8), "down_scale": _blocks(down, fp8)}
+        arrays["gate_up_scale"] = _scales(up, fp8, kind)
+        arrays["down_scale"] = _scales(down, fp8, kind)
     return Case(arrays, why)
 
 
@@ -436,6 +464,8 @@ CASES = [
     _case(1, 8, 11, 128, 1024, "the same in FP8, blocks of 128", fp8="bfloat16"),
     _case(3, 3, 4, 70, 150, "three tokens share experts; nothing a multiple of a run", repeated),
     _case(2, 4, 11, 100, 200, "FP8, blocks cut off at every edge, rows unaligned", fp8="float32"),
+    _case(2, 2, 11, 40, 150, "FP8, a scale for each output", fp8="float32", kind="row"),
+    _case(1, 2, 11, 48, 32, "FP8, a scale for each expert", fp8="bfloat16", kind="expert"),
     _case(1, 3, 11, 2100, 16, "one expert's hidden values staged at a time"),
     _case(2, 4, 4, 32, 64, "experts that do not exist add nothing", absent),
     _case(1, 1, 1, 2, 3, "fewer than 8 weights go to MLX", absent),

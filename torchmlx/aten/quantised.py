@@ -59,11 +59,11 @@ def moe_decode(x, gate_up, down, indices, weights, scales=None):
 
     x [T, K]; gate_up [E, 2 I, K], gate rows first; down [E, K, I]; indices [T, S], int32 (an expert
     that does not exist adds nothing); weights [T, S], floating. Expert weights are of x's dtype, or
-    float8_e4m3fn with `scales` of their 128 x 128 blocks, float32 or bfloat16:
-    ([E, ceil(2 I / 128), ceil(K / 128)], [E, ceil(K / 128), ceil(I / 128)]). Sums are float32, the
-    result [T, K] is rounded once to x's dtype. Meant for few tokens: for a prompt sort the tokens
-    by expert and use grouped_matmul. Raises ValueError for shapes that do not fit, TypeError for
-    dtypes.
+    float8_e4m3fn with `scales` of (gate_up, down), float32 or bfloat16: of their 128 x 128 blocks,
+    ([E, ceil(2 I / 128), ceil(K / 128)], [E, ceil(K / 128), ceil(I / 128)]), of each output,
+    [E, N, 1], or of each expert, [E]. Sums are float32, the result [T, K] is rounded once to x's
+    dtype. Meant for few tokens: for a prompt sort the tokens by expert and use grouped_matmul or
+    fp8_grouped. Raises ValueError for shapes that do not fit, TypeError for dtypes.
     """
     if scales is not None:
         _check_codes("moe_decode", gate_up, down)
