@@ -268,6 +268,7 @@ CASES = [
     _case("unaligned", (1, 2, 1), (9, 20), 64, layout="offset"),
     _case("transposed in memory", (1, 2, 1), (9, 20), 64, layout="transposed"),
     _case("a head dimension that goes to MLX", (1, 2, 1), (9, 20), 20, causal=True),
+    _case("Wan2.2's middle block: one head, also MLX's", (1, 1, 1), (35, 35), 1024),
     _case("one of everything", (1, 1, 1), (1, 1), 8),
 ]
 

@@ -228,6 +228,8 @@ def _case(x: tuple[int, ...], n: int, why: str, bias: bool = False, layout: str 
 
 CASES = [
     _case((1, 1, 576), 1536, "SmolLM2-135M up projection, one token"),
+    _case((1, 1, 1024), 300, "K of Qwen3-0.6B, one token"),
+    _case((1, 2048), 260, "K of Qwen3.6-35B-A3B, one token"),
     _case((1, 1, 896), 1152, "Qwen2-0.5B fused q, k, v: with bias", bias=True),
     _case((1, 128), 8200, "many outputs: half types take larger threadgroups", bias=True),
     _case((2, 256), 2048, "two rows, four outputs a simdgroup"),
