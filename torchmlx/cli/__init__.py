@@ -7,9 +7,9 @@ import os
 import sys
 
 from ..errors import InputError
-from . import convert, demo, doctor, generate, kernels
+from . import convert, demo, doctor, generate, kernels, run
 
-COMMANDS = (generate, convert, demo, kernels, doctor)
+COMMANDS = (generate, convert, run, demo, kernels, doctor)
 
 BAD_INPUT, FAILED, INTERRUPTED, BROKEN_PIPE = 2, 1, 130, 141
 
