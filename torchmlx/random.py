@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import threading
 from contextlib import contextmanager
 from typing import Any
 
@@ -204,16 +205,29 @@ _gpu_generator = Generator(devices.GPU) if devices.GPU else None
 _defaults = [g for g in (default_generator, _gpu_generator) if g is not None]
 
 
+class _Local(threading.local):
+    generator: Generator | None = None
+
+
+_local = _Local()
+
+
+def use_own_generator(seed: int) -> None:
+    """From here on this thread draws CPU numbers from a generator of its own: a loader's worker."""
+    _local.generator = Generator("cpu").manual_seed(seed)
+
+
+def _cpu_generator() -> Generator:
+    return _local.generator or default_generator
+
+
 def generator_for(where: device, generator: Generator | None) -> Generator:
     """The generator to draw from on a device: the given one, which must be of its kind, or the
     default.
     """
     if generator is None:
-        return (
-            default_generator
-            if where.type in ("cpu", "meta") or not _gpu_generator
-            else _gpu_generator
-        )
+        on_cpu = where.type in ("cpu", "meta") or not _gpu_generator
+        return _cpu_generator() if on_cpu else _gpu_generator  # type: ignore[return-value]
     if where.type != "meta" and generator.device.type != where.type:
         raise RuntimeError(
             f"Expected a '{where.type}' device type for generator but found "
@@ -224,9 +238,9 @@ def generator_for(where: device, generator: Generator | None) -> Generator:
 
 def manual_seed(seed) -> Generator:
     """Seed the default generators of all devices. torch.manual_seed."""
-    for generator in _defaults:
+    for generator in _defaults if _local.generator is None else [_local.generator]:
         generator.manual_seed(seed)
-    return default_generator
+    return _cpu_generator()
 
 
 def seed() -> int:
@@ -238,17 +252,17 @@ def seed() -> int:
 
 def initial_seed() -> int:
     """The seed of the default CPU generator. torch.initial_seed."""
-    return default_generator.initial_seed()
+    return _cpu_generator().initial_seed()
 
 
 def get_rng_state() -> Tensor:
     """The state of the default CPU generator. torch.get_rng_state."""
-    return default_generator.get_state()
+    return _cpu_generator().get_state()
 
 
 def set_rng_state(new_state: Tensor) -> None:
     """Restore the default CPU generator. torch.set_rng_state."""
-    default_generator.set_state(new_state)
+    _cpu_generator().set_state(new_state)
 
 
 @contextmanager

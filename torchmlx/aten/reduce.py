@@ -413,8 +413,6 @@ def vector_norm_of(x: mx.array, ord, dim, keepdim: bool) -> mx.array:
         return _root(reduce_axes(mx.square(a), dim, keepdim, total))
     if ord < 0:
         _no_empty_norm(x, dim, ord)
-    if ord < 1:  # a power whose slope at 0 is infinite: torch takes 0
-        a = mx.where(a == 0, mx.stop_gradient(a), a)
     return _root(reduce_axes(mx.power(a, ord), dim, keepdim, total), ord)
 
 

@@ -11,7 +11,13 @@ import math
 import mlx.core as mx
 
 from ..core.op import TABLE
-from ..core.record import NAMES, derivative
+from ..core.record import LINEAR, NAMES, derivative
+
+LINEAR.update((
+    "_concat", "_masked_fill", "_rows", "_to_copy", "clone", "cumsum", "flip", "gather", "index",
+    "index_add", "index_copy", "index_fill", "index_put", "index_select", "mean", "nansum",
+    "repeat", "reshape", "roll", "scatter", "scatter_add", "sum", "take", "tril", "triu", "where",
+))  # fmt: skip
 
 
 @derivative("add")
@@ -42,6 +48,58 @@ def exp(g, input, *, result):
 @derivative("relu", saves="result")
 def relu(g, input, *, result):
     return mx.where(result <= 0, mx.array(0, g.dtype), g)
+
+
+def _between(g, input, low, high):
+    """(gradient inside the bounds, which count as inside; what goes to low and to high)."""
+    inside = mx.array(True)
+    below = above = mx.array(False)
+    if low is not None:
+        inside, below = inside & (input >= low), input < low
+    if high is not None:
+        inside, above = inside & (input <= high), input > high
+    if low is not None and high is not None:
+        below, above = below & (low < high), above | (high < low)
+    zero = mx.array(0, g.dtype)
+    return tuple(mx.where(part, g, zero) for part in (inside, below, above))
+
+
+@derivative("clamp", "clip", saves="input min max")
+def clamp(g, input, min=None, max=None):
+    return _between(g, input, min, max)
+
+
+@derivative("clamp_min", saves="input min")
+def clamp_min(g, input, min):
+    return _between(g, input, min, None)[:2]
+
+
+@derivative("clamp_max", saves="input max")
+def clamp_max(g, input, max):
+    inside, _, above = _between(g, input, None, max)
+    return inside, above
+
+
+@derivative("hardtanh", saves="input")
+def hardtanh(g, input, min_val=-1.0, max_val=1.0):
+    """torch counts the bounds themselves as outside here."""
+    return mx.where((input > min_val) & (input < max_val), g, mx.array(0, g.dtype))
+
+
+def _shared(g, first, equal):
+    """Gradients of the chosen of two operands; equal ones share it."""
+    half = mx.where(equal, g / 2, mx.array(0, g.dtype))
+    return mx.where(first, g, half), mx.where(first | equal, half, g)
+
+
+@derivative("maximum", saves="input other")
+def maximum(g, input, other):
+    return _shared(g, input > other, input == other)
+
+
+@derivative("minimum", saves="input other")
+def minimum(g, input, other):
+    return _shared(g, input < other, input == other)
 
 
 @derivative("complex")

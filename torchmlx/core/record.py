@@ -28,7 +28,7 @@ class Derivative(NamedTuple):
 
 
 DERIVATIVES: dict[str, Derivative] = {}
-# Linear in their tensors: the gradient reads only shapes, so no tensor need be kept.
+# Linear in their floating point tensors: of those the gradient reads only the shapes.
 LINEAR: set[str] = set()
 # torch's names where they are not the operation's own in capitals.
 NAMES: dict[str, str] = {}
@@ -230,7 +230,8 @@ def record(function, name: str, given, arrays, back, result) -> None:
     if rule is not None:
         pull, saved, with_result = call.by_hand(rule, likes)
     elif name in LINEAR:
-        pull, saved = _of_shapes(call, likes), ()
+        saved = [i for i, t in enumerate(tensors) if t.dtype.category < 2]
+        pull = _of_shapes(call, likes, saved)
     node = node_class(node_name(name))(
         [edges[i] for i in wants],
         [likes[i] for i in wants],
@@ -245,9 +246,12 @@ def record(function, name: str, given, arrays, back, result) -> None:
         node.saves = (*node.saves, Saved(results[0], output=0))  # type: ignore[misc]
 
 
-def _of_shapes(call: Call, likes: list[Like]):
+def _of_shapes(call: Call, likes: list[Like], saved: Sequence[int]):
     def pull(values, cotangents):
-        return call.pull([mx.zeros(k.shape, k.dtype) for k in likes], cotangents)
+        every = [mx.zeros(k.shape, k.dtype) for k in likes]
+        for i, v in zip(saved, values, strict=True):
+            every[i] = v
+        return call.pull(every, cotangents)
 
     return pull
 
