@@ -86,6 +86,11 @@ def plain(x, w, bias, stride, dilation, groups: int, sizes) -> mx.array:
     if w.shape[-1] == 1:
         total = _by_channels(x, w, stride, dilation, groups, sizes)
         return (total if bias is None else total + bias.astype(w.dtype)).astype(x.dtype)
+    if mx.default_device().type == mx.gpu and w.shape[1] == stride[0] == 1:
+        frames = x.astype(w.dtype).flatten(0, 1)
+        total = mx.conv_general(frames, w[:, 0], stride[1:], 0, dilation[1:], groups=groups)
+        total = total.reshape(*x.shape[:2], *total.shape[1:])
+        return (total if bias is None else total + bias.astype(w.dtype)).astype(x.dtype)
     biases = [None] * groups if bias is None else mx.split(bias, groups)
     parts = zip(mx.split(x, groups, -1), mx.split(w, groups, 0), biases, strict=True)
     each = [_by_rows(a, b, c, stride, dilation, sizes) for a, b, c in parts]

@@ -1,28 +1,17 @@
-"""Convolutions: torch's channels first outside, channels last inside, accumulated in float32.
+"""Convolutions: torch's channels first outside, the kernels' channels last inside.
 
-On the CPU a convolution is a sum of matrix products, one a kernel tap (0.19 s where MLX's own takes
-0.47 s: 64 -> 64 channels, 3x3x3 on 4x32x32, 2 cores, 2026-12-02); the GPU has kernels/conv2d.py
-and conv3d.py.
+The result stays channels last in memory, as a view: a chain of layers turns its image round once.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-
 import mlx.core as mx
 
 from ..core.op import op
-from ..kernels.conv2d import conv2d
-from ..kernels.conv3d import conv3d
-from ..kernels.gemv import linear as product
-from ..kernels.matmul import matmul
-from ._calling import is_float, wide
+from ..kernels import conv3d, conv_transpose
+from ..kernels.kernel import Kernel
+from ._calling import is_float
 from .linear import c_name
-
-# Below this many input channels a tap's product is too thin, so all taps are gathered into one
-# product.
-THIN_CHANNELS = 32
 
 
 def spread(value, n: int, name: str) -> tuple[int, ...]:
@@ -78,77 +67,33 @@ def _check(x, weight, bias, groups: int, channels: int) -> None:
         )
 
 
-def _channels_last(x: mx.array) -> mx.array:
-    return mx.moveaxis(x, 1, -1)
+def _served(kernel: Kernel, n: int, x, weight, bias, stride, pads, dilation, groups):
+    """A kernel over three axes, channels last, for n axes, channels first."""
+    more = 3 - n
+    image, w = (
+        mx.expand_dims(mx.moveaxis(array, 1, -1), tuple(range(1, 1 + more)))
+        for array in (x, weight)
+    )
+    numbers = {
+        "stride": (1,) * more + stride,
+        "padding": ((0, 0),) * more + tuple(pads),
+        "dilation": (1,) * more + dilation,
+        "groups": groups,
+    }
+    if x.dtype == mx.complex64:
+        result = kernel.fallback(image, w, bias, **numbers)
+    elif is_float(x):
+        result = kernel.function(image, w, bias, **numbers)
+    else:  # sums below 2^53 are exact
+        exact = (a if a is None else a.astype(mx.float64) for a in (image, w, bias))
+        result = kernel.function(*exact, **numbers)
+    return mx.moveaxis(result.squeeze(tuple(range(1, 1 + more))), -1, 1).astype(x.dtype)
 
 
-def _channels_first(x: mx.array) -> mx.array:
-    return mx.moveaxis(x, -1, 1)
-
-
-def _computed(x: mx.array) -> mx.array:
-    """Half precision as float32; integers as float64, in which sums below 2^53 are exact."""
-    return wide(x) if is_float(x) else x.astype(mx.float64)
-
-
-def _windows(x, kernel, stride, dilation, outputs):
-    """For each tap, the elements of channels-last x that it meets: (tap, [N, *outputs, C])."""
-    for tap in itertools.product(*map(range, kernel)):
-        index = tuple(
-            slice(t * d, t * d + (o - 1) * s + 1, s)
-            for t, d, s, o in zip(tap, dilation, stride, outputs, strict=True)
-        )
-        yield tap, x[(slice(None), *index)]
-
-
-def _matrix_product(rows: mx.array, w: mx.array) -> mx.array:
-    return rows @ w.T if rows.dtype == mx.complex64 else product(rows, w, None)
-
-
-def _by_taps(x, w, stride, dilation, groups, outputs):
-    """x [N, *spatial, C] padded, w [O, *kernel, C / groups]: [N, *outputs, O]."""
-    kernel = w.shape[1:-1]
-    batch, depth, width = x.shape[0], x.shape[-1] // groups, w.shape[0] // groups
-    windows = _windows(x, kernel, stride, dilation, outputs)
-    if depth == 1 and groups > 1:
-        # Depthwise: one channel in, `width` out, no product to make.
-        total = sum(
-            p[..., None] * w[(slice(None), *t, 0)].reshape(groups, width) for t, p in windows
-        )
-        return total.reshape(batch, *outputs, w.shape[0])  # type: ignore[union-attr]
-    if groups > 1:
-        parts = [
-            _by_taps(xg, wg, stride, dilation, 1, outputs)
-            for xg, wg in zip(mx.split(x, groups, -1), mx.split(w, groups, 0), strict=True)
-        ]
-        return mx.concatenate(parts, axis=-1)
-    rows = batch * math.prod(outputs)
-    if depth < THIN_CHANNELS:
-        gathered = mx.stack([p for _, p in windows], axis=-2).reshape(rows, -1)
-        return _matrix_product(gathered, w.reshape(width, -1)).reshape(batch, *outputs, width)
-    total = sum(_matrix_product(p.reshape(rows, depth), w[(slice(None), *t)]) for t, p in windows)
-    return total.reshape(batch, *outputs, width)  # type: ignore[union-attr]
-
-
-def _on_gpu(x: mx.array) -> bool:
-    return mx.default_device().type == mx.gpu and x.dtype == mx.float32
-
-
-def _by_kernel(x, w, bias, stride, pads):
-    """One dense kernel without dilation; it pads by itself and sums half precision in float32."""
-    kernel = conv2d if x.ndim == 4 else conv3d
-    return kernel(_channels_last(x), _channels_last(w), bias, stride, pads)
-
-
-def _convolved(x, w, stride, dilation, groups, outputs):
-    """x [N, *spatial, C] already padded; w [O, *kernel, C / groups]."""
-    if not _on_gpu(x):
-        return _by_taps(x, w, stride, dilation, groups, outputs)
-    if groups > 1 and x.ndim == 5:  # MLX has groups in 1-D and 2-D only
-        parts = zip(mx.split(x, groups, -1), mx.split(w, groups, 0), strict=True)
-        each = [mx.conv_general(a, b, stride, 0, dilation) for a, b in parts]
-        return mx.concatenate(each, axis=-1)
-    return mx.conv_general(x, w, stride, 0, dilation, groups=groups)
+def _empty(x, columns: int, outputs, bias) -> mx.array:
+    """The result where there is nothing to add up: the bias."""
+    zeros = mx.zeros((x.shape[0], columns, *outputs), x.dtype)
+    return zeros if bias is None else zeros + bias.reshape(-1, *(1,) * len(outputs))
 
 
 def _pads(padding, kernel, dilation, stride) -> list[tuple[int, int]]:
@@ -197,55 +142,12 @@ def convolve(n: int, input, weight, bias, stride, padding, dilation, groups):
     stride, dilation = spread(stride, n, "stride"), spread(dilation, n, "dilation")
     pads = _pads(padding, kernel, dilation, stride)
     outputs = _output_sizes(x.shape[2:], pads, kernel, stride, dilation)
-    dense = n > 1 and groups == 1 and set(dilation) == {1} and 0 not in (*x.shape, *weight.shape)
-    if dense and mx.default_device().type == mx.gpu and is_float(x) and x.dtype != mx.complex64:
-        return _finished(_by_kernel(x, weight, bias, stride, pads), None, input, n)
-    wide_x, w = _channels_last(_computed(x)), _channels_last(_computed(weight))
-    if any(p != (0, 0) for p in pads):
-        wide_x = mx.pad(wide_x, [(0, 0), *pads, (0, 0)])
-    if 0 in wide_x.shape or 0 in w.shape:
-        result = mx.zeros((x.shape[0], *outputs, weight.shape[0]), wide_x.dtype)
+    if 0 in x.shape or 0 in weight.shape:
+        result = _empty(x, weight.shape[0], outputs, bias)
     else:
-        result = _convolved(wide_x, w, stride, dilation, groups, outputs)
-    return _finished(result, bias, input, n)
-
-
-def _finished(result, bias, input, n: int):
-    if bias is not None:
-        result = result + bias.astype(result.dtype)
-    result = _channels_first(result).astype(input.dtype)
+        numbers = (stride, pads, dilation, groups)
+        result = _served(conv3d.KERNEL, n, x, weight, bias, *numbers)
     return result if input.ndim == n + 2 else result[0]
-
-
-def _transposed_by_taps(x, w, stride, dilation, groups, full):
-    """x [N, *spatial, C], w [C, *kernel, O / groups]: every product added where it lands in [N,
-    *full, O].
-    """
-    kernel, spatial = w.shape[1:-1], x.shape[1:-1]
-    batch, depth, width = x.shape[0], x.shape[-1] // groups, w.shape[-1]
-    rows = x.reshape(-1, groups, depth).swapaxes(0, 1)  # [G, rows, C / G]
-    w = w.reshape(groups, depth, *kernel, width)
-    total = mx.zeros((batch, *full, groups * width), x.dtype)
-    for tap in itertools.product(*map(range, kernel)):
-        part = matmul(rows, w[(slice(None), slice(None), *tap)])  # [G, rows, O / G]
-        part = part.swapaxes(0, 1).reshape(batch, *spatial, groups * width)
-        where = tuple(
-            slice(t * d, t * d + (n - 1) * s + 1, s)
-            for t, d, s, n in zip(tap, dilation, stride, spatial, strict=True)
-        )
-        total = total.at[(slice(None), *where)].add(part)
-    return total
-
-
-def _transposed_on_gpu(x, w, stride, dilation, groups):
-    kernel = w.shape[1:-1]
-    n = len(kernel)
-    padding = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    parts = []
-    for xg, wg in zip(mx.split(x, groups, -1), mx.split(w, groups, 0), strict=True):
-        wg = wg.transpose(n + 1, *range(1, n + 1), 0)  # [O / groups, *kernel, C / groups]
-        parts.append(mx.conv_general(xg, wg, 1, padding, dilation, stride, flip=True))
-    return parts[0] if groups == 1 else mx.concatenate(parts, axis=-1)
 
 
 def convolve_transposed(
@@ -278,13 +180,6 @@ def convolve_transposed(
         )
     sizes = zip(x.shape[2:], stride, dilation, kernel, strict=True)
     full = tuple((m - 1) * s + d * (k - 1) + 1 for m, s, d, k in sizes)
-    wide_x, w = _channels_last(_computed(x)), _channels_last(_computed(weight))
-    if 0 in wide_x.shape or 0 in w.shape:
-        result = mx.zeros((x.shape[0], *full, weight.shape[1] * groups), wide_x.dtype)
-    elif _on_gpu(wide_x):
-        result = _transposed_on_gpu(wide_x, w, stride, dilation, groups)
-    else:
-        result = _transposed_by_taps(wide_x, w, stride, dilation, groups, full)
     outputs = tuple(f - 2 * p + e for f, p, e in zip(full, padding, extra, strict=True))
     if any(o <= 0 for o in outputs):
         raise RuntimeError(
@@ -292,16 +187,13 @@ def convolve_transposed(
             "output "
             f"size per channel: ({' x '.join(map(str, outputs))}). Output size is too small"
         )
-    result = _cropped(result, padding, outputs)
-    return _finished(result, bias, input, n)
-
-
-def _cropped(x, start, sizes):
-    """x[:, start : start + size, ..., :] of each spatial dimension, zeros beyond the end."""
-    missing = [max(0, a + o - n) for a, o, n in zip(start, sizes, x.shape[1:-1], strict=True)]
-    if any(missing):
-        x = mx.pad(x, [(0, 0), *((0, m) for m in missing), (0, 0)])
-    return x[(slice(None), *(slice(a, a + o) for a, o in zip(start, sizes, strict=True)))]
+    if 0 in x.shape or 0 in weight.shape:
+        result = _empty(x, weight.shape[1] * groups, outputs, bias)
+    else:
+        pads = [(p, p - e) for p, e in zip(padding, extra, strict=True)]
+        numbers = (stride, pads, dilation, groups)
+        result = _served(conv_transpose.KERNEL, n, x, weight, bias, *numbers)
+    return result if input.ndim == n + 2 else result[0]
 
 
 def _register(n: int) -> None:
