@@ -17,10 +17,10 @@ from ..core.tensor import from_array
 from ..errors import InputError
 from ..serialization.safetensors import TensorInfo
 from .experts_filling import Fill, plan_experts
-from .forms import ScaleForm, infer_packing, scale_form
+from .forms import MXFP8, ScaleForm, infer_packing, is_microscaling, scale_form
 from .moe import Experts
 from .norms import ZeroCentredNorm
-from .sources import Sources, read_scale
+from .sources import SCALE_TYPES, Sources, read_scale
 from .weights import (
     FP8Linear,
     Packed,
@@ -153,6 +153,8 @@ class Planner:
     def _fp8(self, path: str, module: nn.Linear, scale_name: str) -> Fill:
         name, shape = f"{path}.weight", tuple(module.weight.shape)
         self.take_codes(name, shape)
+        if is_microscaling(self.sources.info(scale_name), shape):
+            return self._microscaling(path, module, scale_name)
         form = self.take_scale(scale_name, shape)
         width = self.target.dtype.itemsize if self.target.dequantize else 1
 
@@ -166,6 +168,19 @@ class Planner:
                 self.replace(path, FP8Linear(codes, scale, form.block, module.bias))
 
         return Fill(width * prod(shape) + self.sources.info(scale_name).nbytes, run)
+
+    def _microscaling(self, path: str, module: nn.Linear, scale_name: str) -> Fill:
+        """Codes with an exponent for each 32 of a row are MLX's mxfp8, byte for byte."""
+        self.sources.take(scale_name)
+
+        def run() -> None:
+            codes, scales = (self.sources.read(n) for n in (f"{path}.weight", scale_name))
+            with mx.stream(mx.cpu):
+                words = codes.view(mx.uint32)
+            self._put_packed(path, module, [self.placed(words), self.placed(scales)], MXFP8)
+
+        width = self.target.dtype.itemsize if self.target.dequantize else 1
+        return Fill(width * prod(module.weight.shape) + self.sources.info(scale_name).nbytes, run)
 
     def codes(self, name: str) -> Tensor:
         return self.placed(self.sources.read(name), torch.float8_e4m3fn)
@@ -181,6 +196,11 @@ class Planner:
     def take_scale(self, name: str, shape: tuple[int, ...]) -> ScaleForm:
         """How the scale of codes [N, K] lies; InputError where it fits no way that we know."""
         info = self.sources.take(name)
+        if info.dtype not in SCALE_TYPES:
+            raise InputError(
+                f"{self.sources.place(name)} is {info.dtype}, which is no scale; supported: "
+                f"{', '.join(SCALE_TYPES)}"
+            )
         # Experts' scales are stacked like their codes.
         own = info.shape[len(shape) - 2 :] if len(info.shape) >= len(shape) else info.shape
         form = scale_form(own, shape[-2:], self.block)
@@ -200,16 +220,19 @@ class Planner:
 
         def run() -> None:
             arrays = [self.placed(self.sources.read(name)) for name in names]
-            packed = Packed.of(arrays, packing)
-            if plain:
-                module.weight.data = packed.dequantize(self.target.dtype)
-                mx.eval(module.weight.mx)
-            elif isinstance(module, nn.Embedding):
-                self.replace(path, QuantizedEmbedding(packed, self.target.dtype))
-            else:
-                self.replace(path, QuantizedLinear(packed, module.bias))
+            self._put_packed(path, module, arrays, packing)
 
         return Fill(n * k * self.target.dtype.itemsize if plain else stored, run)
+
+    def _put_packed(self, path: str, module, arrays: Sequence[Tensor], packing: Packing) -> None:
+        packed = Packed.of(arrays, packing)
+        if self.target.dequantize:
+            module.weight.data = packed.dequantize(self.target.dtype)
+            mx.eval(module.weight.mx)
+        elif isinstance(module, nn.Embedding):
+            self.replace(path, QuantizedEmbedding(packed, self.target.dtype))
+        else:
+            self.replace(path, QuantizedLinear(packed, module.bias))
 
     def take_packed(self, path: str, shape: tuple[int, ...]) -> tuple[Packing, list[str]]:
         """How `path` is packed, as its shapes tell, and the names of its tensors."""

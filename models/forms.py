@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import InputError
+from ..serialization.safetensors import TensorInfo
 from .config import ModelConfig
 from .weights import Packing
 
@@ -37,6 +38,15 @@ def scale_form(
         if sizes == tuple(g for g in grid if g != 1) and tuple(scale) != (n, 1):
             return ScaleForm("grid", grid, side)
     return ScaleForm("rows", (n, 1)) if sizes == (n,) else None
+
+
+MXFP8 = Packing(32, 8, "mxfp8")
+
+
+def is_microscaling(scale: TensorInfo, codes: tuple[int, ...]) -> bool:
+    """Whether e4m3 codes [N, K] have exponent bytes for groups of 32 along K (OCP MXFP8)."""
+    n, k = codes
+    return scale.dtype in ("F8_E8M0", "U8") and k % 32 == 0 and tuple(scale.shape) == (n, k // 32)
 
 
 # MLX's microscaling formats: bits and group size of each mode.

@@ -1,4 +1,4 @@
-"""Logits of the dense families against transformers, on tiny random checkpoints it wrote."""
+"""Logits of every architecture against transformers, on tiny random checkpoints it wrote."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import torchmlx as tm
+from tests.models.oracle import IDS, assert_close, randomise, reference
 from torchmlx.models.config import read_config
 from torchmlx.models.loading import load_model
 
-torch = pytest.importorskip("torch", reason="torch is the oracle")
+pytest.importorskip("torch", reason="torch is the oracle")
 transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
 
 COMMON = dict(
@@ -104,25 +105,6 @@ CASES |= {
 }
 
 
-def randomise(model, size: float = 0.12) -> None:
-    """Norms and biases too: their defaults (ones, zeros) would hide a missing or misplaced one.
-
-    Norms of small values amplify rounding, torch's own too, in the gated delta layers: with larger
-    weights its float32 logits are 3e-5 away from its float64 ones.
-    """
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            noise = torch.randn(p.shape, generator=generator)
-            if name.endswith("A_log"):
-                p.copy_((0.01 + 16 * torch.rand(p.shape, generator=generator)).log())
-            elif p.ndim == 1:
-                zero_centred = "norm" in name and not p.any()
-                p.copy_((0 if zero_centred else 1) + 0.3 * noise)
-            else:
-                p.copy_(size * noise)
-
-
 def write_old_config(folder: Path, fields: dict) -> None:
     """config.json as transformers 4 wrote it: torch_dtype, rope_theta and rope_scaling on top."""
     path = folder / "config.json"
@@ -157,19 +139,6 @@ def pair(request, tmp_path_factory):
     if options.get("old"):
         write_old_config(folder, fields)
     return theirs, load_model(folder, read_config(folder))
-
-
-IDS = np.random.default_rng(1).integers(3, 320, (2, 70))
-
-
-def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
-    assert ours.shape == theirs.shape
-    assert np.abs(ours - theirs).max() <= 3e-5 * np.abs(theirs).max()
-
-
-def reference(model, ids, **kwargs) -> np.ndarray:
-    with torch.no_grad():
-        return model(torch.tensor(ids), **kwargs).logits.numpy()
 
 
 def test_prefill(pair):
