@@ -1,0 +1,104 @@
+// Formats of stored weights: how a step of them becomes the vectors that dots multiply.
+//
+// A step is STEP weights along k, which become PARTS vectors of words (see pack.h). Lanes need not
+// keep the order of memory, as long as x is arranged alike: weight `i` of a step is value place(i).
+// What is read times FACTOR is the weight. SPECIAL formats have codes that must be looked for.
+#pragma once
+
+#include "pack.h"
+
+namespace torchmlx::ISA {
+
+typedef uint8_t bytes __attribute__((vector_size(4 * W)));
+typedef int8_t signed_bytes __attribute__((vector_size(W)));
+typedef int16_t signed_halves __attribute__((vector_size(2 * W)));
+
+// The words that x of type T is multiplied in.
+template <class T>
+struct WordsOf {
+  using Type = Floats;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct WordsOf<bfloat> {
+  using Type = Pairs;
+};
+#endif
+
+// Values of x's own type, or of one that is widened to float.
+template <class T, class Words>
+struct Plain {
+  using Code = T;
+  static constexpr int64_t STEP = W * Words::VALUES;
+  static constexpr int PARTS = 1;
+  static constexpr float FACTOR = 1.0f;
+  static constexpr bool SPECIAL = false;
+  INLINE int64_t place(int64_t i) { return i; }
+  INLINE void read(const T* p, vf (&parts)[1]) { parts[0] = load_words<Words>(p, STEP); }
+};
+
+// e4m3 codes. As a half, a code is 256 times too small, subnormal ones included; a NaN reads as a
+// number and is looked for apart.
+template <class Words>
+struct E4m3 {
+  using Code = uint8_t;
+  static constexpr int64_t STEP = W;
+  static constexpr int PARTS = 1;
+  static constexpr float FACTOR = 256.0f;
+  static constexpr bool SPECIAL = true;
+  INLINE int64_t place(int64_t i) { return i; }
+  INLINE void read(const uint8_t* p, vf (&parts)[1]) {
+    auto wide = __builtin_convertvector(ISA::read<signed_bytes>(p), signed_halves);
+    parts[0] = widen((vh)((wide << 7) & int16_t(0xbf80)), half{});
+  }
+  INLINE bool is_nan(uint8_t code) { return (code & 0x7f) == 0x7f; }
+  // Whether any of k codes is.
+  INLINE bool has_nan(const uint8_t* p, int64_t k) {
+    bytes worst = {};
+    int64_t at = 0;
+    for (; at + 4 * W <= k; at += 4 * W) {
+      bytes magnitude = ISA::read<bytes>(p + at) & 0x7f;
+      worst = worst > magnitude ? worst : magnitude;
+    }
+    uint64_t lanes[W / 2], found = 0;
+    write(lanes, worst == 0x7f);
+    for (uint64_t lane : lanes) {
+      found |= lane;
+    }
+    for (; at < k; ++at) {
+      found |= is_nan(p[at]);
+    }
+    return found;
+  }
+};
+
+#if defined(__AVX512BF16__)
+template <>
+struct E4m3<Pairs> {
+  using Code = uint8_t;
+  static constexpr int64_t STEP = 2 * W;
+  static constexpr int PARTS = 1;
+  static constexpr float FACTOR = 1.0f;
+  static constexpr bool SPECIAL = false;
+  INLINE int64_t place(int64_t i) { return i; }
+  // Exponent and mantissa move to their places in a bf16. A table has what that gets wrong: NaN, in
+  // its last entry, and the eight smallest, as subnormal numbers would count as zero. They are told
+  // by one comparison, as all others lie between them.
+  INLINE void read(const uint8_t* p, vf (&parts)[1]) {
+    const __m512i table = _mm512_inserti32x4(
+        _mm512_castsi128_si512(
+            _mm_setr_epi16(0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60)),
+        _mm_set1_epi16(0x7fc0), 3);
+    __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    __m512i moved = _mm512_and_si512(_mm512_slli_epi16(wide, 4), _mm512_set1_epi16(0x7f0));
+    __m512i above = _mm512_sub_epi16(moved, _mm512_set1_epi16(0x80));
+    __mmask32 listed = _mm512_cmpge_epu16_mask(above, _mm512_set1_epi16(0x770));
+    __m512i value = _mm512_add_epi16(above, _mm512_set1_epi16(0x3c80));
+    value = _mm512_mask_permutexvar_epi16(value, listed, wide, table);
+    // With the sign of `wide`.
+    parts[0] = (vf)_mm512_ternarylogic_epi32(value, wide, _mm512_set1_epi16(-0x8000), 0xf8);
+  }
+};
+#endif
+
+}  // namespace torchmlx::ISA

@@ -1,0 +1,106 @@
+// Products with e4m3 weights: few rows are bound by reading the codes, more are multiplied as any
+// matrix whose strips are widened first.
+#include "fp8_matmul.h"
+
+#include "dots.h"
+#include "panel.h"
+
+namespace torchmlx::ISA {
+namespace {
+
+enum { SCALES = 6, X };
+
+// Rows up to which reading codes takes longer than multiplying them.
+constexpr int64_t FEW_ROWS = 8;
+
+// Codes that a task reads: enough to hide the cost of handing it out.
+constexpr int64_t TASK = 64 << 10;
+
+template <class T, class Words>
+class Product {
+  using Format = E4m3<Words>;
+
+ public:
+  Product(const Fp8Matmul& p, const float* scale)
+      : p_(p), x_(static_cast<const T*>(p.x)), out_(static_cast<T*>(p.out)),
+        bias_(static_cast<const T*>(p.bias)),
+        scales_{scale, p.scale_height, p.scale_row, min(p.scale_length, p.k)} {}
+
+  void few_rows() {
+    const uint32_t* x = arrange_rows<Format, Words>(X, x_, p_.x_row, p_.x_k, p_.m, p_.k);
+    const uint32_t* rows[FEW_ROWS];
+    for (int64_t r = 0; r < p_.m; ++r) {
+      rows[r] = x + r * arranged<Format>(p_.k);
+    }
+    int64_t grain = max(1, min(MOST_COLUMNS, TASK / max(1, p_.k)));
+    parallel(p_.n, grain, [&](int64_t begin, int64_t end) {
+      float sums[MOST_COLUMNS * MOST_ROWS];
+      for (; begin < end; begin += MOST_COLUMNS) {
+        int64_t stop = min(begin + MOST_COLUMNS, end);
+        for (int64_t row = 0; row < p_.m; row += MOST_ROWS) {
+          int64_t count = min(MOST_ROWS, p_.m - row);
+          all_dots<Format, Words>(p_.k, rows + row, count, p_.w, p_.w_row, begin, stop, scales_,
+                                  sums);
+          for (int64_t r = 0; r < count; ++r) {
+            keep(out_ + (row + r) * p_.n, begin, stop, sums + r);
+          }
+        }
+      }
+    });
+  }
+
+  // Every MOST_ROWS-th of sums, plus bias.
+  void keep(T* out, int64_t begin, int64_t end, const float* sums) const {
+    for (int64_t column = begin; column < end; ++column, sums += MOST_ROWS) {
+      float value = *sums + (bias_ ? to_float(bias_[column]) : 0.0f);
+      store(out + column, splat(value), 1);
+    }
+  }
+
+  void many_rows() {
+    Panels<T, Format> problem{x_,   p_.x_row, p_.x_k, p_.w, p_.w_row, scales_,
+                              out_, bias_,    p_.m,   p_.n, p_.k};
+    Panel<T, Words, Format>(problem).compute();
+  }
+
+ private:
+  const Fp8Matmul& p_;
+  const T* x_;
+  T* out_;
+  const T* bias_;
+  Scales scales_;
+};
+
+const float* wide_scales(const Fp8Matmul& p) {
+  if (p.scale_type == Type::f32) {
+    return static_cast<const float*>(p.scale);
+  }
+  auto* wide = static_cast<float*>(scratch(SCALES, 4 * p.scales));
+  with_type(p.scale_type, [&](auto zero) {
+    auto* scale = static_cast<const decltype(zero)*>(p.scale);
+    for (int64_t i = 0; i < p.scales; ++i) {
+      wide[i] = to_float(scale[i]);
+    }
+  });
+  return wide;
+}
+
+}  // namespace
+
+void fp8_matmul(const Fp8Matmul& p) {
+  if (p.m == 0 || p.n == 0) {
+    return;
+  }
+  const float* scale = wide_scales(p);
+  with_type(p.type, [&](auto zero) {
+    using T = decltype(zero);
+    Product<T, typename WordsOf<T>::Type> product(p, scale);
+    if (p.m <= FEW_ROWS) {
+      product.few_rows();
+    } else {
+      product.many_rows();
+    }
+  });
+}
+
+}  // namespace torchmlx::ISA

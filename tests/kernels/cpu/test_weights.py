@@ -1,0 +1,79 @@
+"""Products with weights in few bits, and of experts: what the registry's cases leave out."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from torchmlx.kernels import e4m3, native
+from torchmlx.kernels.accuracy import judge, to_numpy
+from torchmlx.kernels.dispatch import trace
+from torchmlx.kernels.fp8_matmul import fp8_linear, reference
+
+MODULE = native.load()[0]
+SETS = MODULE.instruction_sets() if MODULE else ["portable"]
+DTYPES = {mx.float32: 1e-12, mx.float16: 1e-9, mx.bfloat16: 1e-8}
+
+
+def random_codes(rng, shape):
+    return mx.array(e4m3.narrow(100 * rng.standard_normal(shape)))
+
+
+@pytest.mark.parametrize("isa", SETS)
+@pytest.mark.parametrize("rows", [1, 3, 8, 20])
+def test_every_code_has_its_value(extension, isa, rows):
+    """Each of the 256 alone in its row, at another place of a vector: exact in every dtype."""
+    extension.use_instruction_set(isa)
+    codes = np.zeros((256, 67), np.uint8)
+    codes[np.arange(256), np.arange(256) % 67] = np.arange(256)
+    want = np.broadcast_to(e4m3.VALUES, (rows, 256))
+    for dtype in DTYPES:
+        for scale in (mx.array(1.0), mx.ones((256, 1)), mx.ones((2, 1))):
+            got = fp8_linear(mx.ones((rows, 67), dtype), mx.array(codes), scale)
+            np.testing.assert_array_equal(to_numpy(got), want)
+
+
+@pytest.mark.parametrize("isa", SETS)
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 9, 29])
+def test_fp8_products_of_all_remainders(extension, isa, rows):
+    """Rows, columns and k around the sizes of vectors, tiles, stretches and blocks."""
+    extension.use_instruction_set(isa)
+    rng = np.random.default_rng(rows)
+    sizes = ((1, 1, 128), (7, 63, 64), (33, 200, 64), (130, 1100, 128), (64, 2050, 1024))
+    for n, k, block in sizes:
+        w = random_codes(rng, (n, k))
+        grid = (-(-n // block), -(-k // block))
+        for dtype, limit in DTYPES.items():
+            x = mx.array(rng.standard_normal((rows, k), np.float32)).astype(dtype)
+            for shape in ((), (n, 1), grid):
+                scale = mx.array(rng.uniform(0.001, 0.01, shape).astype(np.float32))
+                want = reference(to_numpy(x), np.array(w), np.array(scale), block=block)
+                with trace() as calls:
+                    got = fp8_linear(x, w, scale, block)
+                assert judge(got, want, limit).fault == "", (n, k, shape, dtype)
+                assert calls[-1].backend == "cpu"
+
+
+def test_blocks_of_odd_length_go_to_mlx(extension):
+    rng = np.random.default_rng(0)
+    w, x = random_codes(rng, (20, 100)), mx.array(rng.standard_normal((2, 100), np.float32))
+    scale = mx.array(rng.uniform(0.001, 0.01, (1, 2)).astype(np.float32))
+    with trace() as calls:
+        got = fp8_linear(x, w, scale, 50)
+    assert calls[-1].backend == "fallback"
+    want = reference(to_numpy(x), np.array(w), np.array(scale), block=50)
+    assert judge(got, want, 1e-12).fault == ""
+
+
+@pytest.mark.parametrize("isa", SETS)
+def test_fp8_does_not_depend_on_threads(extension, isa):
+    extension.use_instruction_set(isa)
+    rng = np.random.default_rng(0)
+    w = random_codes(rng, (700, 520))
+    scale = mx.array(rng.uniform(0.001, 0.01, (6, 5)).astype(np.float32))
+    x = mx.array(rng.standard_normal((40, 520), np.float32)).astype(mx.bfloat16)
+    results = []
+    for threads in (1, 3):
+        extension.set_threads(threads)
+        results.append([to_numpy(fp8_linear(x[:rows], w, scale)) for rows in (1, 6, 40)])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
