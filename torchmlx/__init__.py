@@ -72,18 +72,36 @@ _aten.load()
 from . import (  # built from the filled table
     accelerator,
     autograd,
+    backends,
+    compiler,
     cuda,
+    distributed,
     fft,
+    jit,
     linalg,
     mps,
     nn,
     ops,
     optim,
+    profiler,
     random,
     return_types,
     serialization,
     special,
     utils,
+    version,
+)
+from .runtime import (
+    OutOfMemoryError,
+    are_deterministic_algorithms_enabled,
+    compile,
+    get_float32_matmul_precision,
+    is_deterministic_algorithms_warn_only_enabled,
+    layout,
+    set_float32_matmul_precision,
+    strided,
+    typename,
+    use_deterministic_algorithms,
 )
 from .serialization import load, save
 
