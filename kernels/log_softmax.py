@@ -1,109 +1,36 @@
 """Logarithm of softmax along one axis, accumulated in float32.
 
-Softmax's variants, geometry and reading; each element becomes x - maximum - log(sum) instead.
+Softmax's programs and geometry; each element becomes x - maximum - log(sum) instead.
 """
-
-from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
 
 from . import softmax as plain
 from .kernel import Kernel
-from .spec import Case, Cost, Launch, Metal, Program, Spec
+from .spec import Case, Cost, Launch, Metal, Spec
 
-HEADER = (
-    plain.READING
-    + """
-template <typename T, typename Pointer>
-inline void write_columns(
-    Pointer x, device T* out, ulong row, uint first, uint last, uint thread_index, float2 state) {
-    float logarithm = metal::precise::log(state.y);
-    for (uint c = first + thread_index; c < last; c += THREADS) {
-        out[row + c] = T(float(x[row + c]) - state.x - logarithm);
-    }
+FUNCTIONS = """
+inline float keep(float shifted, thread float& sum) {
+    sum += metal::precise::exp(shifted);
+    return shifted;
+}
+
+inline float rest(float sum) {
+    return metal::precise::log(sum);
+}
+
+inline float finish(float kept, float rest_of_row) {
+    return kept - rest_of_row;
 }
 """
-)
 
-ROW = """
-    // x, out: [rows, n]; a simdgroup a row, PER_LANE values in each lane's registers
-    uint row = thread_position_in_grid.y;
-    uint lane = thread_index_in_simdgroup;
-    uint n = x_shape[1];
-    if (row >= uint(x_shape[0])) {
-        return;
-    }
-    ulong start = ulong(row) * n;
-    float values[PER_LANE];
-    float m = -INFINITY;
-    for (int i = 0; i < PER_LANE; i++) {
-        uint c = lane + 32 * i;
-        values[i] = c < n ? float(x[start + c]) : -INFINITY;
-        m = metal::fmax(m, values[i]);
-    }
-    m = metal::simd_max(m);
-    float sum = 0.0f;
-    for (int i = 0; i < PER_LANE; i++) {
-        values[i] -= m;
-        sum += metal::precise::exp(values[i]);
-    }
-    float logarithm = metal::precise::log(metal::simd_sum(sum));
-    for (int i = 0; i < PER_LANE; i++) {
-        uint c = lane + 32 * i;
-        if (c < n) {
-            out[start + c] = T(values[i] - logarithm);
-        }
-    }
-"""
-
-STRIDED = """
-    // x, out: [outer, n, inner]; a lane a column, SIMDGROUPS simdgroups share its n values
-    threadgroup float2 shared[THREADS];
-    uint n = x_shape[1];
-    uint inner = x_shape[2];
-    uint column = thread_position_in_grid.x;
-    uint lane = thread_position_in_threadgroup.x;
-    uint strip = thread_position_in_threadgroup.y;
-    ulong start = ulong(thread_position_in_grid.z) * n * inner + column;
-    float2 state = float2(-INFINITY, 0.0f);
-    if (column < inner) {
-        for (uint i = strip; i < n; i += SIMDGROUPS) {
-            state = merge(state, float2(float(x[start + ulong(i) * inner]), 1.0f));
-        }
-    }
-    shared[32 * strip + lane] = state;
-    metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-    state = shared[lane];
-    for (int i = 1; i < SIMDGROUPS; i++) {
-        state = merge(state, shared[32 * i + lane]);
-    }
-    if (column < inner) {
-        float logarithm = metal::precise::log(state.y);
-        for (uint i = strip; i < n; i += SIMDGROUPS) {
-            ulong at = start + ulong(i) * inner;
-            out[at] = T(float(x[at]) - state.x - logarithm);
-        }
-    }
-"""
-
-# Softmax's programs by name -> those that take their place. The partial pass is the same.
-PROGRAMS = {
-    "softmax_row": Program("log_softmax_row", ("x",), ("out",), ROW),
-    "softmax_looped": Program("log_softmax_looped", ("x",), ("out",), plain.LOOPED, HEADER),
-    "softmax_partial": plain.PARTIAL_PROGRAM,
-    "softmax_finalize": Program(
-        "log_softmax_finalize", ("x", "part"), ("out",), plain.FINALIZE, HEADER
-    ),
-    "softmax_strided": Program("log_softmax_strided", ("x",), ("out",), STRIDED, HEADER),
-}
+PROGRAMS = plain.programs("log_softmax", FUNCTIONS)
 
 
 def launch(rows: plain.Rows, variant: str) -> list[Launch]:
     """Softmax's dispatches with our programs; ValueError where a variant cannot serve."""
-    return [
-        replace(each, program=PROGRAMS[each.program.name]) for each in plain.launch(rows, variant)
-    ]
+    return plain.launch(rows, variant, PROGRAMS)
 
 
 def reference(x: np.ndarray, axis: int) -> np.ndarray:

@@ -5,6 +5,7 @@ long rows, to many threadgroups: partial (maximum, sum) pairs, then a finalising
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -69,18 +70,35 @@ inline float2 read_columns(Pointer x, ulong row, uint first, uint last, uint thr
 }
 """
 
+# What makes softmax of a row's maximum and sum; log_softmax.py has its own three functions. What is
+# kept of x - maximum waits in registers, so that no exponential is taken twice.
+SOFTMAX = """
+inline float keep(float shifted, thread float& sum) {
+    float e = metal::precise::exp(shifted);
+    sum += e;
+    return e;
+}
+
+inline float rest(float sum) {
+    return 1.0f / sum;
+}
+
+inline float finish(float kept, float rest_of_row) {
+    return kept * rest_of_row;
+}
+"""
+
 WRITING = """
 template <typename T, typename Pointer>
 inline void write_columns(
     Pointer x, device T* out, ulong row, uint first, uint last, uint thread_index, float2 state) {
-    float scale = 1.0f / state.y;
+    float scale = rest(state.y);
+    float ignored = 0.0f;
     for (uint c = first + thread_index; c < last; c += THREADS) {
-        out[row + c] = T(metal::precise::exp(float(x[row + c]) - state.x) * scale);
+        out[row + c] = T(finish(keep(float(x[row + c]) - state.x, ignored), scale));
     }
 }
 """
-
-HEADER = READING + WRITING
 
 ROW = """
     // x, out: [rows, n]; a simdgroup a row, PER_LANE values in each lane's registers
@@ -101,14 +119,13 @@ ROW = """
     m = metal::simd_max(m);
     float sum = 0.0f;
     for (int i = 0; i < PER_LANE; i++) {
-        values[i] = metal::precise::exp(values[i] - m);
-        sum += values[i];
+        values[i] = keep(values[i] - m, sum);
     }
-    float scale = 1.0f / metal::simd_sum(sum);
+    float scale = rest(metal::simd_sum(sum));
     for (int i = 0; i < PER_LANE; i++) {
         uint c = lane + 32 * i;
         if (c < n) {
-            out[start + c] = T(values[i] * scale);
+            out[start + c] = T(finish(values[i], scale));
         }
     }
 """
@@ -183,10 +200,11 @@ STRIDED = """
         state = merge(state, shared[32 * i + lane]);
     }
     if (column < inner) {
-        float scale = 1.0f / state.y;
+        float scale = rest(state.y);
+        float ignored = 0.0f;
         for (uint i = strip; i < n; i += SIMDGROUPS) {
             ulong at = start + ulong(i) * inner;
-            out[at] = T(metal::precise::exp(float(x[at]) - state.x) * scale);
+            out[at] = T(finish(keep(float(x[at]) - state.x, ignored), scale));
         }
     }
 """
@@ -194,11 +212,21 @@ STRIDED = """
 SIMDGROUPS, THREADS = 8, 256
 ROWS_A_THREADGROUP = 4
 
-ROW_PROGRAM = Program("softmax_row", ("x",), ("out",), ROW)
-LOOPED_PROGRAM = Program("softmax_looped", ("x",), ("out",), LOOPED, HEADER)
-PARTIAL_PROGRAM = Program("softmax_partial", ("x",), ("part",), PARTIAL, HEADER)
-FINALIZE_PROGRAM = Program("softmax_finalize", ("x", "part"), ("out",), FINALIZE, HEADER)
-STRIDED_PROGRAM = Program("softmax_strided", ("x",), ("out",), STRIDED, HEADER)
+PARTIAL_PROGRAM = Program("softmax_partial", ("x",), ("part",), PARTIAL, READING)
+
+
+def programs(name: str, functions: str) -> dict[str, Program]:
+    """The programs that end in `functions`, as SOFTMAX's, by variant; "split" is the second one."""
+    header = READING + functions + WRITING
+    return {
+        "row": Program(f"{name}_row", ("x",), ("out",), ROW, functions),
+        "looped": Program(f"{name}_looped", ("x",), ("out",), LOOPED, header),
+        "split": Program(f"{name}_finalize", ("x", "part"), ("out",), FINALIZE, header),
+        "strided": Program(f"{name}_strided", ("x",), ("out",), STRIDED, header),
+    }
+
+
+PROGRAMS = programs("softmax", SOFTMAX)
 
 VARIANTS = {
     "row": "one simdgroup a row, the row in registers; up to 1024 columns",
@@ -258,23 +286,22 @@ def bar(rows: Rows, variant: str) -> float:
     return 1.55 if variant == "split" else STREAMING
 
 
-def launch(rows: Rows, variant: str) -> list[Launch]:
+def launch(rows: Rows, variant: str, made: Mapping[str, Program] = PROGRAMS) -> list[Launch]:
     """The dispatches of a variant; ValueError where it cannot serve the problem."""
     if (rows.inner > 1) != (variant == "strided"):
         raise ValueError(f"{variant} softmax cannot serve {rows.inner} values after the axis")
-    if variant == "row":
-        return [_row(rows)]
-    if variant == "looped":
-        return [_looped(rows)]
-    return _split(rows) if variant == "split" else [_strided(rows)]
+    if variant == "split":
+        return _split(rows, made[variant])
+    one = {"row": _row, "looped": _looped, "strided": _strided}[variant]
+    return [one(rows, made[variant])]
 
 
-def _row(rows: Rows) -> Launch:
+def _row(rows: Rows, program: Program) -> Launch:
     if rows.n > ROW_COLUMNS:
         raise ValueError(f"row softmax holds {ROW_COLUMNS} columns, not {rows.n}")
     per_lane = 1 << (-(-rows.n // 32) - 1).bit_length()
     return Launch(
-        ROW_PROGRAM,
+        program,
         inputs={"x": (rows.outer, rows.n)},
         outputs={"out": (rows.shape, rows.dtype)},
         grid=(32, rows.outer, 1),
@@ -283,9 +310,9 @@ def _row(rows: Rows) -> Launch:
     )
 
 
-def _looped(rows: Rows) -> Launch:
+def _looped(rows: Rows, program: Program) -> Launch:
     return Launch(
-        LOOPED_PROGRAM,
+        program,
         inputs={"x": (rows.outer, rows.n)},
         outputs={"out": (rows.shape, rows.dtype)},
         grid=(THREADS, rows.outer, 1),
@@ -295,7 +322,7 @@ def _looped(rows: Rows) -> Launch:
     )
 
 
-def _split(rows: Rows) -> list[Launch]:
+def _split(rows: Rows, program: Program) -> list[Launch]:
     chunks = -(-rows.n // CHUNK)
     part = (rows.outer, chunks, 2)
     x = {"x": (rows.outer, rows.n)}
@@ -313,7 +340,7 @@ def _split(rows: Rows) -> list[Launch]:
             threadgroup_bytes=memory,
         ),
         Launch(
-            FINALIZE_PROGRAM,
+            program,
             {**x, "part": part},
             {"out": (rows.shape, rows.dtype)},
             grid,
@@ -324,9 +351,9 @@ def _split(rows: Rows) -> list[Launch]:
     ]
 
 
-def _strided(rows: Rows) -> Launch:
+def _strided(rows: Rows, program: Program) -> Launch:
     return Launch(
-        STRIDED_PROGRAM,
+        program,
         inputs={"x": (rows.outer, rows.n, rows.inner)},
         outputs={"out": (rows.shape, rows.dtype)},
         grid=(32 * -(-rows.inner // 32), SIMDGROUPS, rows.outer),
