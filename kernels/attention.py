@@ -7,6 +7,7 @@ import numpy as np
 
 from . import flash
 from .kernel import Kernel
+from .matmul import matmul
 from .softmax import fallback as plain_softmax
 from .spec import Case, Cost, Metal, Spec
 
@@ -106,7 +107,7 @@ def _attend(q, k, v, mask, seen) -> mx.array:
     batch, heads, queries, d = q.shape
     kv_heads, keys, dims = v.shape[1:]
     rows = heads // kv_heads * queries
-    scores = q.reshape(batch, kv_heads, rows, d) @ k.swapaxes(-1, -2)
+    scores = matmul(q.reshape(batch, kv_heads, rows, d), k.swapaxes(-1, -2))
     scores = scores.reshape(batch, heads, queries, keys)
     nothing = mx.array(-mx.inf, scores.dtype)
     if mask is not None and mask.dtype != mx.bool_:
@@ -119,7 +120,7 @@ def _attend(q, k, v, mask, seen) -> mx.array:
     alive = mx.any(scores > nothing, axis=-1, keepdims=True)
     zero = mx.zeros((), scores.dtype)
     weights = mx.where(alive, plain_softmax(mx.where(alive, scores, zero), -1), zero)
-    out = weights.reshape(batch, kv_heads, rows, keys) @ v
+    out = matmul(weights.reshape(batch, kv_heads, rows, keys), v)
     return out.reshape(batch, heads, queries, dims)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from . import dots, e4m3, grouped_matmul, tiles
 from .fp8_matmul import BLOCK, FEW, LOAD_X, SCALE_SHIFTS, SHIFTS, TILED, scales, weights
 from .kernel import Kernel
+from .matmul import matmul
 from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
 # step: scales of an expert, 0 where all experts share one.
@@ -233,7 +234,7 @@ def fallback(x: mx.array, w: mx.array, scale: mx.array, offs: mx.array) -> mx.ar
         decoded = mx.from_fp8(taken, mx.float32).astype(wide) * expand(
             factors, taken.shape, mx.repeat
         )
-        out = x[:, None, :].astype(wide) @ decoded.swapaxes(1, 2)
+        out = matmul(x[:, None, :].astype(wide), decoded.swapaxes(1, 2))
         return mx.where((group < count)[:, None], out[:, 0, :], 0).astype(x.dtype)
     decoded = mx.from_fp8(codes, mx.float32).astype(wide) * expand(factors, w.shape, mx.repeat)
     half = x.dtype in (mx.float16, mx.bfloat16)

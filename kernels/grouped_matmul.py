@@ -384,11 +384,12 @@ def reference(a: np.ndarray, b: np.ndarray, offs: np.ndarray) -> np.ndarray:
     limit = a.shape[0] if b.ndim == 3 else a.shape[1]
     ends = np.clip(offs, 0, limit)
     spans = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
-    if b.ndim == 2:
-        return np.stack([a[:, span] @ b[span] for span in spans])
-    out = np.zeros((a.shape[0], b.shape[2]))
-    for group, span in enumerate(spans):
-        out[span] = a[span] @ b[group]
+    with np.errstate(invalid="ignore"):
+        if b.ndim == 2:
+            return np.stack([a[:, span] @ b[span] for span in spans])
+        out = np.zeros((a.shape[0], b.shape[2]))
+        for group, span in enumerate(spans):
+            out[span] = a[span] @ b[group]
     return out
 
 
@@ -412,7 +413,7 @@ def _by_rows(a: mx.array, b: mx.array, offs: mx.array, wide: mx.Dtype) -> mx.arr
     known = mx.minimum(group, count - 1)
     left = a[:, None, :].astype(wide)
     if rows <= count or wide == mx.float64:
-        out = left @ mx.take(b, known, axis=0).astype(wide)
+        out = matmul(left, mx.take(b, known, axis=0).astype(wide))
     else:
         out = mx.gather_mm(left, b.astype(wide), rhs_indices=known, sorted_indices=True)
     return mx.where((group < count)[:, None], out[:, 0, :], 0)
@@ -440,7 +441,7 @@ def _inner(a: mx.array, b: mx.array, offs: mx.array, wide: mx.Dtype) -> mx.array
     left, right = (
         mx.where(inside[:, :, None], mx.take(x.astype(wide), index, axis=0), 0) for x in (a.T, b)
     )
-    products = left.swapaxes(1, 2) @ right
+    products = matmul(left.swapaxes(1, 2), right)
     return mx.zeros((count, a.shape[0], b.shape[1]), wide).at[known].add(products)
 
 

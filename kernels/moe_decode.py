@@ -15,6 +15,7 @@ from . import dots, e4m3
 from .fp8_grouped import BLOCK, expand, scale_kind
 from .fp8_matmul import SCALE_SHIFTS, SHIFTS
 from .kernel import Kernel
+from .matmul import matmul
 from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 
 # One output a simdgroup: the same row of gate and of up. An expert that does not exist leaves
@@ -287,12 +288,13 @@ def reference(x, gate_up, down, indices, weights, gate_up_scale=None, down_scale
 
     x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
     out = np.zeros_like(x)
-    for token, slot in np.ndindex(*indices.shape):
-        expert = int(indices[token, slot])
-        if 0 <= expert < gate_up.shape[0]:
-            gate, up = np.split(of(gate_up, gate_up_scale, expert) @ x[token], 2)
-            hidden = gate / (1 + np.exp(-gate)) * up
-            out[token] += weights[token, slot] * (of(down, down_scale, expert) @ hidden)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for token, slot in np.ndindex(*indices.shape):
+            expert = int(indices[token, slot])
+            if 0 <= expert < gate_up.shape[0]:
+                gate, up = np.split(of(gate_up, gate_up_scale, expert) @ x[token], 2)
+                hidden = gate / (1 + np.exp(-gate)) * up
+                out[token] += weights[token, slot] * (of(down, down_scale, expert) @ hidden)
     return out
 
 
@@ -332,7 +334,7 @@ def _products(rows: mx.array, stored: mx.array, scale: Any, flat: mx.array, wide
         # MLX's from_fp8 gives wrong float64 (0.32.4).
         scales = expand(mx.take(scale, flat, axis=0).astype(mx.float32), taken.shape, mx.repeat)
         taken = mx.from_fp8(taken, mx.float32) * scales
-    return rows @ taken.astype(wide).swapaxes(1, 2)
+    return matmul(rows, taken.astype(wide).swapaxes(1, 2))
 
 
 def moe_decode(
