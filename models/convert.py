@@ -24,14 +24,24 @@ def convert(
     out: str | os.PathLike[str],
     dtype: str | None = None,
     force: bool = False,
+    quantize: str | None = None,
 ) -> Path:
     """Write `source`, a .gguf file or a model folder, as a Hugging Face folder `out`; returns it.
 
     `dtype` is float32, float16 or bfloat16. Left out, a folder keeps its types and a GGUF file
     becomes bfloat16. Integers and float8 stay as they are. `out` appears complete or not at all; a
-    non-empty one is refused, or replaced with `force` if it is a model folder. Raises InputError.
+    non-empty one is refused, or replaced with `force` if it is a model folder. `quantize`, of a
+    folder, is fp8, int8, int4, mxfp8 or mxfp4: see quantize.py. Raises InputError.
     """
     source, out = Path(source), Path(out)
+    if quantize is not None:
+        if not source.is_dir() or dtype is not None:
+            raise InputError(
+                "--quantize takes a model folder, and no --dtype: convert in two steps"
+            )
+        from .quantize import quantize as write_quantized
+
+        return write_quantized(source, out, quantize, force)
     if dtype is not None and dtype not in _TARGETS:
         raise InputError(f"dtype {dtype!r} is not supported; choose from {', '.join(_TARGETS)}")
     if source.is_dir():

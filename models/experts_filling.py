@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..serialization.safetensors import NAME_OF_MLX
 from .forms import BLOCK, Packing, ScaleForm
 from .moe import Experts
-from .sources import bits, blank, read_scale
+from .sources import Sources, bits, blank, read_scale
 from .weights import FP8Experts, Packed, QuantizedExperts, dequantize_fp8
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ Scales = Mapping[str, tuple[str, ScaleForm]]
 
 def plan_experts(planner: Planner, path: str, experts: Experts) -> Iterator[Fill]:
     """The fills of the experts at `path`; what is not there goes to planner.missing."""
-    stacks = _stacks(planner, path, experts)
+    stacks = expert_stacks(planner.sources, path, experts)
     parts = [part for stack in stacks for part in stack.parts]
     lacking = [part.name for part in parts if part.name not in planner.sources]
     if lacking:
@@ -95,13 +95,13 @@ def plan_experts(planner: Planner, path: str, experts: Experts) -> Iterator[Fill
             yield _fp8(planner, path, experts, stacks, scales)
 
 
-def _stacks(planner: Planner, path: str, experts: Experts) -> tuple[Stack, Stack]:
+def expert_stacks(sources: Sources, path: str, experts: Experts) -> tuple[Stack, Stack]:
     """Where the two stacks come from, by the layout that the names show."""
     e, k, i = experts.count, experts.hidden, experts.intermediate
-    if f"{path}.gate_up_proj" in planner.sources:
+    if f"{path}.gate_up_proj" in sources:
         up = (Part(f"{path}.gate_up_proj", f"{path}.gate_up_proj", None, 0, 2 * i),)
         down = (Part(f"{path}.down_proj", f"{path}.down_proj", None, 0, k),)
-    elif f"{path}.down_proj.weight" in planner.sources:
+    elif f"{path}.down_proj.weight" in sources:
         up = tuple(
             _of_module(f"{path}.{kind}_proj", None, first, i)
             for kind, first in (("gate", 0), ("up", i))

@@ -15,11 +15,12 @@ from ..errors import InputError
 from ..machine import memory_available
 from .checkpoint import Checkpoint
 from .config import ModelConfig, read_config
+from .decoder import CausalLM
 from .experts_filling import Fill
 from .filling import Planner, Target
 from .forms import block_of, check_quantization
 from .hub import resolve
-from .sources import Sources
+from .sources import Renames, Sources
 from .tokenizer import Tokenizer
 from .weights import QuantizedEmbedding
 
@@ -64,26 +65,31 @@ def load_model(
     """The model of a folder, its weights read one tensor at a time."""
     where = default_device() if device is None else usable_device(device)
     kind = compute_dtype(dtype, config)
-    check_variants(config)
-    architecture = find_architecture(config)
-    args = config.fill(architecture.ModelArgs)
-    with torch.device("meta"):
-        model = architecture.Model(args)
+    model, renames = build(config)
+    tied = model.args.tie_word_embeddings
     with Checkpoint(folder) as checkpoint:
-        sources = Sources(checkpoint, getattr(architecture, "RENAMES", ()))
-        target = Target(kind, where, dequantize)
-        fills = plan(model, sources, target, config, args.tie_word_embeddings)
+        sources = Sources(checkpoint, renames)
+        fills = plan(model, sources, Target(kind, where, dequantize), config, tied)
         if not force:
             check_memory(folder, sum(fill.nbytes for fill in fills))
         for fill in fills:
             fill.run()
             # What a fill read and cast would stay in MLX's cache beside the weights.
             mx.clear_cache()
-    if args.tie_word_embeddings:
+    if tied:
         tie(model)
     model.eos_token_ids = frozenset(config.eos_token_ids)
     model.generation_defaults = generation_defaults(config)
     return model.eval().requires_grad_(False)
+
+
+def build(config: ModelConfig) -> tuple[CausalLM, Renames]:
+    """The model of a configuration without memory, and what its checkpoints call otherwise."""
+    check_variants(config)
+    architecture = find_architecture(config)
+    with torch.device("meta"):
+        model = architecture.Model(config.fill(architecture.ModelArgs))
+    return model, getattr(architecture, "RENAMES", ())
 
 
 def plan(

@@ -12,6 +12,8 @@ from ..errors import InputError
 from ..serialization.safetensors import TensorInfo
 from .checkpoint import Checkpoint
 
+# Regular expressions and what they become.
+Renames = Sequence[tuple[str, str]]
 # What multimodal releases, and conversions by mlx-lm, put before or between the names.
 PREFIXES = (
     (r"^model\.language_model\.", "model."),
@@ -34,18 +36,21 @@ SCALE_TYPES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
 class Sources:
     """The tensors of a checkpoint by our names; `renames` are an architecture's own, as regexes.
 
-    `skipped` counts what was left out, by kind. `take` marks a tensor as used; `unused` are left.
+    `skipped` counts what was left out, by kind; `left_out` has the stored names. `take` marks a
+    tensor as used; `unused` are the others.
     """
 
-    def __init__(self, checkpoint: Checkpoint, renames: Sequence[tuple[str, str]] = ()):
+    def __init__(self, checkpoint: Checkpoint, renames: Renames = ()):
         self.checkpoint = checkpoint
         self.skipped: Counter[str] = Counter()
+        self.left_out: list[str] = []
         self._stored: dict[str, str] = {}
         rules = [(re.compile(old), new) for old, new in (*PREFIXES, *renames)]
         for stored in checkpoint.tensors:
             kind = next((kind for rule, kind in SKIPPED if re.search(rule, stored)), None)
             if kind is not None:
                 self.skipped[kind] += 1
+                self.left_out.append(stored)
             elif not IGNORED.search(stored):
                 self._add(stored, rules)
         self._unused = set(self._stored)
@@ -79,6 +84,10 @@ class Sources:
     def unused(self) -> list[str]:
         """Names, as stored, of what no one took."""
         return [stored for name, stored in self._stored.items() if name in self._unused]
+
+    def stored(self, name: str) -> str:
+        """The checkpoint's own name."""
+        return self._stored[name]
 
     def place(self, name: str) -> str:
         """File and stored name, for messages."""
