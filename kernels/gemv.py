@@ -251,8 +251,8 @@ CASES = [
     _case((3, 11, 64), 48, "a prompt goes to matmul"),
 ]
 
-# Beyond rounding, K up to 4096: 1e-15 K. float32 sums err by about sqrt(K) * 6e-8: MLX's CPU reaches
-# 2e-14 to 7e-13 (Linux x86, 2026-12-02). Half types sum in float32, then round once.
+# Beyond rounding: 1e-15 K, K up to 4096. float32 sums err by about sqrt(K) * 6e-8: MLX's CPU
+# reaches 2e-14 to 7e-13 (Linux x86, 2026-12-02). Half types sum in float32, then round once.
 NMSE = {"float32": 4e-12, "float16": 1e-9, "bfloat16": 1e-8}
 
 KERNEL = Kernel(
