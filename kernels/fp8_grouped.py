@@ -339,7 +339,7 @@ KERNEL = Kernel(
     fallback=fallback,
     vjp=vjp,
     metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
-    cpu=None,
+    cpu="fp8_grouped",
     cases=CASES,
     nmse=NMSE,
     cost=cost,

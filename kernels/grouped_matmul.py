@@ -563,7 +563,7 @@ KERNEL = Kernel(
     fallback=fallback,
     vjp=vjp,
     metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
-    cpu=None,
+    cpu="grouped_matmul",
     cases=CASES,
     nmse=NMSE,
     cost=cost,

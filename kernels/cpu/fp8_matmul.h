@@ -4,8 +4,8 @@
 
 namespace torchmlx {
 
-// out[m, n] = sum over k of x[m, k] * w[n, k] * scale, plus bias[n]; w are e4m3 codes. Weight (n, k)
-// has scale[n / scale_height * scale_row + k / scale_length].
+// out[m, n] = sum over k of x[m, k] * w[n, k] * scale, plus bias[n]; w are e4m3 codes. Weight
+// (n, k) has scale[n / scale_height * scale_row + k / scale_length].
 struct Fp8Matmul {
   Type type, scale_type;
   const void* x;

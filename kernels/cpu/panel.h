@@ -28,8 +28,8 @@ constexpr int64_t PANEL_ROWS = 1024;
 
 enum PanelSlot { PANEL_X = 2, PANEL_PACKED, PANEL_SUMS };
 
-// A strip of `lanes` rows of weights, `count` along k, as `steps` steps of packed words; floats times
-// the factor of each lane.
+// A strip of `lanes` rows of weights, `count` along k, as `steps` steps of packed words; floats
+// times the factor of each lane.
 template <class Format, class Words>
 static void pack_codes(uint32_t* to, int64_t lanes, const typename Format::Code* w, int64_t w_row,
                        int64_t count, int64_t steps, const float* factors) {

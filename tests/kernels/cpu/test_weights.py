@@ -4,10 +4,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from torchmlx.kernels import e4m3, native
+from torchmlx.kernels import e4m3, moe_decode, native
 from torchmlx.kernels.accuracy import judge, to_numpy
-from torchmlx.kernels.dispatch import trace
+from torchmlx.kernels.dispatch import trace, use
 from torchmlx.kernels.fp8_matmul import fp8_linear, reference
+from torchmlx.kernels.grouped_matmul import grouped_matmul
+from torchmlx.kernels.grouped_matmul import reference as grouped_reference
 
 MODULE = native.load()[0]
 SETS = MODULE.instruction_sets() if MODULE else ["portable"]
@@ -77,3 +79,49 @@ def test_fp8_does_not_depend_on_threads(extension, isa):
         results.append([to_numpy(fp8_linear(x[:rows], w, scale)) for rows in (1, 6, 40)])
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("isa", SETS)
+def test_groups_of_all_sizes(extension, isa):
+    """Empty groups, one row, more rows than a part; offsets computed in the same lazy graph."""
+    extension.use_instruction_set(isa)
+    rng = np.random.default_rng(0)
+    sizes = [0, 1, 9, 0, 300, 2, 0]
+    for threads in (1, 2, 5):
+        extension.set_threads(threads)
+        for dtype, limit in DTYPES.items():
+            a = mx.array(rng.standard_normal((320, 70), np.float32)).astype(dtype)
+            b = mx.array(rng.standard_normal((7, 70, 33), np.float32)).astype(dtype)
+            got = grouped_matmul(a, b, mx.cumsum(mx.array(sizes, mx.int32)))
+            want = grouped_reference(to_numpy(a), to_numpy(b), np.cumsum(sizes))
+            assert judge(got, want, limit).fault == ""
+            assert not to_numpy(got)[312:].any()
+
+
+def test_offsets_out_of_range_write_nothing_else(extension):
+    """Negative, beyond the end, or falling: clamped; what is computed stays in the result."""
+    a, b = mx.ones((6, 5)), mx.ones((4, 5, 3))
+    for offs in ([-7, 99, 3, 2**31 - 1], [-3, -2, -1, -5], [6, 2, 0, 1]):
+        out = to_numpy(grouped_matmul(a, b, mx.array(offs, mx.int32)))
+        assert np.isin(out, (0.0, 5.0)).all()
+        inner = to_numpy(grouped_matmul(a.T, mx.ones((6, 3)), mx.array(offs, mx.int32)))
+        assert ((inner >= 0) & (inner <= 6)).all()
+
+
+@pytest.mark.parametrize("isa", SETS)
+def test_many_tokens_share_experts(extension, isa):
+    """More places an expert than rows at a time, experts that nobody chose; any threads."""
+    extension.use_instruction_set(isa)
+    case = moe_decode.KERNEL.cases[4]
+    rng = np.random.default_rng(0)
+    for dtype, limit in (("float32", 4e-12), ("bfloat16", 1e-8)):
+        _, gate_up, down, _, _ = case.make(dtype)
+        x = mx.array(rng.standard_normal((50, 150), np.float32)).astype(gate_up.dtype)
+        indices = mx.array(rng.integers(-1, 3, (50, 3)).astype(np.int32))
+        weights = mx.array(rng.uniform(0.1, 1.0, (50, 3)).astype(np.float32))
+        arrays = (x, gate_up, down, indices, weights)
+        want = moe_decode.reference(*map(to_numpy, arrays))
+        for threads in (1, 3):
+            extension.set_threads(threads)
+            with use("cpu"):
+                assert judge(moe_decode.moe_decode(*arrays), want, limit).fault == ""
