@@ -1,5 +1,6 @@
 """Scaled dot product attention over heads that share keys and values; its Metal is flash.py."""
 
+from collections.abc import Iterator
 from math import prod
 
 import mlx.core as mx
@@ -8,7 +9,7 @@ import numpy as np
 from . import flash
 from .kernel import Kernel
 from .matmul import matmul
-from .softmax import fallback as plain_softmax
+from .softmax import softmax
 from .spec import Case, Cost, Metal, Spec
 
 # The fallback takes as many queries at a time as keep the scores below this many values.
@@ -73,42 +74,52 @@ def fallback(
     q, k, v, mask=None, lengths=None, gate=None, *, causal=False, window=None, scale=1.0
 ) -> mx.array:
     """Scores, softmax and weighted sum in float32 for half types, some queries at a time."""
-    wide = mx.float64 if q.dtype == mx.float64 else mx.float32
-    batch, heads, queries, _ = q.shape
-    keys, dims = k.shape[2], v.shape[3]
-    if 0 in (*q.shape, keys, dims):
-        out = mx.zeros((batch, heads, queries, dims), wide)
-        return _gated(out, gate, q.dtype)
-    k, v = k.astype(wide), v.astype(wide)
-    start = None
-    if lengths is not None:
-        start = mx.minimum(lengths, keys).reshape(-1, 1, 1, 1)
-        there = mx.arange(keys)[:, None] < start
-        # NaN in what is not valid would come through a weight of 0.
-        v = mx.where(there, v, mx.zeros((), wide))
-        k = mx.where(there, k, mx.zeros((), wide))
-    step = max(SCORES // (batch * heads * keys), 1)
+    wide = _wide(q)
+    if 0 in (*q.shape, *v.shape):
+        return _gated(mx.zeros((*q.shape[:3], v.shape[3]), wide), gate, q.dtype)
+    k, v = (_valid(x.astype(wide), lengths) for x in (k, v))
     parts = []
+    for span, some, seen in _pieces(q, k, mask, lengths, causal, window):
+        weights = _weights(q[:, :, span].astype(wide) * scale, k, some, seen)
+        parts.append(_times(weights, v))
+    return _gated(mx.concatenate(parts, axis=2), gate, q.dtype)
+
+
+def _wide(q: mx.array) -> mx.Dtype:
+    return mx.float64 if q.dtype == mx.float64 else mx.float32
+
+
+def _starts(lengths: mx.array, keys: int) -> mx.array:
+    return mx.minimum(lengths, keys).reshape(-1, 1, 1, 1)
+
+
+def _valid(x: mx.array, lengths: mx.array | None) -> mx.array:
+    """Keys or values with zeros for what is not valid: NaN would come through a weight of 0."""
+    if lengths is None:
+        return x
+    there = mx.arange(x.shape[2])[:, None] < _starts(lengths, x.shape[2])
+    return mx.where(there, x, mx.zeros((), x.dtype))
+
+
+def _pieces(q, k, mask, lengths, causal: bool, window: int | None) -> Iterator[tuple]:
+    """(slice of the queries, the mask for them, which keys they see or None for all)."""
+    (batch, heads, queries, _), keys = q.shape, k.shape[2]
+    start = None if lengths is None else _starts(lengths, keys)
+    step = max(SCORES // (batch * heads * keys), 1)
     for first in range(0, queries, step):
-        last = min(first + step, queries)
-        position = mx.arange(first, last)[:, None]
+        span = slice(first, min(first + step, queries))
+        position = mx.arange(span.start, span.stop)[:, None]
         position = position if start is None else position + start - queries
         seen = None
         if causal or window or start is not None:
             valid = keys if start is None else start
             seen = _visible(position, mx.arange(keys), valid, causal, window)
-        some = mask if mask is None or mask.shape[2] == 1 else mask[:, :, first:last]
-        parts.append(_attend(q[:, :, first:last].astype(wide) * scale, k, v, some, seen))
-    return _gated(mx.concatenate(parts, axis=2), gate, q.dtype)
+        yield span, mask if mask is None or mask.shape[2] == 1 else mask[:, :, span], seen
 
 
-def _attend(q, k, v, mask, seen) -> mx.array:
-    """One product for each key head: the queries that share it lie together."""
-    batch, heads, queries, d = q.shape
-    kv_heads, keys, dims = v.shape[1:]
-    rows = heads // kv_heads * queries
-    scores = matmul(q.reshape(batch, kv_heads, rows, d), k.swapaxes(-1, -2))
-    scores = scores.reshape(batch, heads, queries, keys)
+def _weights(q, k, mask, seen) -> mx.array:
+    """[B, H, L, S] of scaled queries; 0 in a row without a score above -inf."""
+    scores = _times(q, k.swapaxes(-1, -2))
     nothing = mx.array(-mx.inf, scores.dtype)
     if mask is not None and mask.dtype != mx.bool_:
         scores = scores + mask.astype(scores.dtype)
@@ -119,9 +130,66 @@ def _attend(q, k, v, mask, seen) -> mx.array:
     # Zeros before the softmax, so that dead rows have gradients of 0 and not NaN.
     alive = mx.any(scores > nothing, axis=-1, keepdims=True)
     zero = mx.zeros((), scores.dtype)
-    weights = mx.where(alive, plain_softmax(mx.where(alive, scores, zero), -1), zero)
-    out = matmul(weights.reshape(batch, kv_heads, rows, keys), v)
-    return out.reshape(batch, heads, queries, dims)
+    return mx.where(alive, softmax(mx.where(alive, scores, zero), -1), zero)
+
+
+def _times(x: mx.array, y: mx.array) -> mx.array:
+    """x [B, H, L, N] @ y [B, KH, N, M]: one product for each key head, of all that share it."""
+    batch, heads, queries, n = x.shape
+    together = x.reshape(batch, y.shape[1], heads // y.shape[1] * queries, n)
+    return matmul(together, y).reshape(batch, heads, queries, y.shape[3])
+
+
+def _transposed_times(x: mx.array, y: mx.array, kv_heads: int) -> mx.array:
+    """x [B, H, L, N].T @ y [B, H, L, M] summed over heads that share a key head: [B, KH, N, M]."""
+    x, y = (z.reshape(z.shape[0], kv_heads, -1, z.shape[3]) for z in (x, y))
+    return matmul(x.swapaxes(-1, -2), y)
+
+
+def vjp(primals, cotangent: mx.array, output: mx.array, *, causal, window, scale):
+    """Weights computed again, some queries at a time: autodiff would keep those of all."""
+    q, k, v, *rest = primals
+    mask, lengths, gate = (*rest, None, None, None)[:3]
+    if 0 in (*q.shape, *v.shape):
+        return tuple(None if x is None else mx.zeros_like(x) for x in primals)
+    wide = _wide(q)
+    keys, values = (_valid(x.astype(wide), lengths) for x in (k, v))
+    g_k, g_v = mx.zeros(k.shape, wide), mx.zeros(v.shape, wide)
+    parts: dict[str, list[mx.array]] = {"q": [], "mask": [], "gate": []}
+    for span, some, seen in _pieces(q, k, mask, lengths, causal, window):
+        scaled, g = q[:, :, span].astype(wide) * scale, cotangent[:, :, span].astype(wide)
+        weights = _weights(scaled, keys, some, seen)
+        if gate is not None:
+            s = mx.sigmoid(gate[:, :, span].astype(wide))
+            parts["gate"].append(g * _times(weights, values) * s * (1 - s))
+            g = g * s
+        g_weights = _times(g, values.swapaxes(-1, -2))
+        g_scores = weights * (g_weights - (g_weights * weights).sum(axis=-1, keepdims=True))
+        g_v = g_v + _transposed_times(weights, g, k.shape[1])
+        g_k = g_k + _transposed_times(g_scores, scaled, k.shape[1])
+        parts["q"].append(_times(g_scores, keys) * scale)
+        if mask is not None and mask.dtype != mx.bool_:
+            parts["mask"].append(_summed(g_scores, some.shape))
+    gradients = [_joined(parts["q"], q), g_k, g_v, _joined(parts["mask"], mask)]
+    gradients += [None if lengths is None else mx.zeros_like(lengths), _joined(parts["gate"], gate)]
+    pairs = zip(gradients, primals, strict=False)
+    return tuple(g if g is None or x is None else g.astype(x.dtype) for g, x in pairs)
+
+
+def _summed(x: mx.array, shape: tuple[int, ...]) -> mx.array:
+    """x summed over what was broadcast from `shape`."""
+    return x.sum(axis=[i for i in range(4) if shape[i] != x.shape[i]], keepdims=True)
+
+
+def _joined(parts: list[mx.array], like: mx.array | None) -> mx.array | None:
+    """The pieces along the queries, or their sum where `like` has none; no pieces are zeros."""
+    if like is None:
+        return None
+    if not parts:
+        return mx.zeros_like(like)
+    if like.shape[2] == 1:
+        return sum(parts[1:], parts[0])
+    return mx.concatenate(parts, axis=2)
 
 
 def _gated(out, gate, dtype) -> mx.array:
@@ -281,7 +349,7 @@ KERNEL = Kernel(
     function=attention_in_order,
     reference=reference,
     fallback=fallback,
-    vjp=None,
+    vjp=vjp,
     metal=Metal(flash.VARIANTS, problem, flash.choose, flash.launch, bar=flash.bar),
     cpu="attention",
     cases=CASES,

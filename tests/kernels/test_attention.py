@@ -123,6 +123,25 @@ def test_gate_is_applied_before_rounding():
     assert judge(attention(q, k, v, gate=gate), want, 1e-10).fault == ""
 
 
+@pytest.mark.parametrize("mask", [(1, 1, 7, 9), (2, 4, 1, 9), (1, 1, 1, 1)])
+@pytest.mark.parametrize("window", [None, 3])
+def test_gradients_of_pieces_are_those_of_autodiff(monkeypatch, mask, window):
+    arrays = [
+        mx.array(a) for a in (*qkv(2, 4, 2, 7, 9, 8), normal(5, *mask), normal(6, 2, 4, 7, 8))
+    ]
+    lengths, cotangent = mx.array([9, 5], mx.int32), [mx.array(normal(7, 2, 4, 7, 8))]
+    options = {"causal": True, "window": window, "scale": 0.3}
+
+    def gradients(function):
+        call = lambda q, k, v, m, g: function(q, k, v, m, lengths, g, **options)  # noqa: E731
+        return mx.vjp(call, arrays, cotangent)[1]
+
+    want = gradients(module.fallback)
+    monkeypatch.setattr(module, "SCORES", 2 * 4 * 9 * 2)
+    for got, expected in zip(gradients(module.KERNEL), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize("limit", [1, 2 * 4 * 9 * 2, 2 * 4 * 9 * 5])
 def test_pieces_are_the_whole(monkeypatch, limit):
     arrays = [mx.array(a) for a in qkv(2, 4, 2, 7, 9, 8)]
