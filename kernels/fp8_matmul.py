@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from . import dots, e4m3, tiles
-from .gemv import fallback as plain_linear
+from .gemv import linear
 from .kernel import Kernel
 from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
@@ -308,15 +308,16 @@ def expand(scale, shape: tuple[int, int], block: int, repeat):
 def reference(x, w, scale, bias=None, block: int = BLOCK) -> np.ndarray:
     """x @ (w * scale).T + bias in float64."""
     weights = e4m3.widen(w) * expand(np.asarray(scale, np.float64), w.shape, block, np.repeat)
-    out = np.asarray(x, np.float64) @ weights.T
+    with np.errstate(invalid="ignore"):
+        out = np.asarray(x, np.float64) @ weights.T
     return out if bias is None else out + np.asarray(bias, np.float64)
 
 
 def fallback(x, w, scale, bias=None, *, block: int = BLOCK) -> mx.array:
-    """The weights written out, then a matmul.
+    """The weights written out, then our linear.
 
-    In float32 on the CPU, where that is the fast one; elsewhere in x's dtype, as transformers
-    does, which rounds the scaled weights.
+    In float32 on the CPU; elsewhere in x's dtype, as transformers does, which rounds the scaled
+    weights.
     """
     half = x.dtype in (mx.float16, mx.bfloat16)
     wide = mx.float32 if half and mx.default_device().type == mx.cpu else x.dtype
@@ -325,7 +326,7 @@ def fallback(x, w, scale, bias=None, *, block: int = BLOCK) -> mx.array:
     values = mx.from_fp8(mx.stop_gradient(w), mx.float32).astype(exact)
     weights = values * expand(scale.astype(exact), w.shape, block, mx.repeat)
     added = None if bias is None else bias.astype(wide)
-    return plain_linear(x.astype(wide), weights.astype(wide), added).astype(x.dtype)
+    return linear(x.astype(wide), weights.astype(wide), added).astype(x.dtype)
 
 
 def vjp(primals, cotangent: mx.array, output: mx.array, block: int = BLOCK):

@@ -31,7 +31,7 @@ from .fp8_matmul import (
     tiled,
     weights,
 )
-from .gemv import fallback as plain_linear
+from .gemv import linear
 from .kernel import Kernel
 from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
 
@@ -196,7 +196,7 @@ def fallback(x, w, scale_x, scale, bias=None, *, dtype: mx.Dtype) -> mx.array:
         left = left * _expand_x(scale_x.astype(mx.float32), x.shape[1], mx.repeat)
     if kinds[1] == 2:
         right = right * expand(scale.astype(mx.float32), w.shape, BLOCK, mx.repeat)
-    out = plain_linear(left, right)
+    out = linear(left, right)
     if kinds[0] != 2:
         out = out * scale_x.astype(mx.float32)
     if kinds[1] != 2:
