@@ -32,8 +32,8 @@ from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec, Tile
 # The first BM threads hold a pixel of the output each. For every run they say where it starts and
 # which part of it lies in the image: the rest is padding, and reads as zero. A doubled image has
 # runs of C values, as each of its columns is two. Frames before the first are the cache's.
-# Where pixels do not begin with a line of 128 bytes (first layers: 3, 4, 12 or 48 channels) a step's
-# 32 neighbours often lie in two: 60 to 89 % of the loads are coalesced there, 100 % from 160
+# Where pixels do not begin with a line of 128 bytes (first layers: 3, 4, 12 or 48 channels), the 32
+# neighbours of a step often lie in two: 60 to 89 % of the loads are coalesced there, 100 % from 160
 # channels on. The rest of a line is the next step's and comes from the cache: 1.00 to 1.03 of the
 # least bytes pass through it (simulator, 2026-12-02).
 SOURCE = """
