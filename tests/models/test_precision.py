@@ -1,0 +1,108 @@
+"""bfloat16, and sequences longer than every window, chunk and cache step."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torchmlx as tm
+from tests.models.oracle import IDS, assert_close, randomise, reference
+from torchmlx.models.config import read_config
+from torchmlx.models.loading import load_model
+
+torch = pytest.importorskip("torch", reason="torch is the oracle")
+transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
+
+COMMON = dict(
+    vocab_size=320,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    max_position_embeddings=1024,
+    eos_token_id=2,
+    pad_token_id=0,
+)
+DELTA = dict(
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    layer_types=["linear_attention", "linear_attention", "full_attention"],
+)
+MOE = dict(
+    num_experts=8,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    shared_expert_intermediate_size=32,
+)
+GEMMA = dict(sliding_window=40, query_pre_attn_scalar=16, layer_types=["sliding_attention"] * 2)
+GEMMA["layer_types"] = [*GEMMA["layer_types"], "full_attention"]
+
+
+def build(kind: str, fields: dict, folder: Path):
+    """transformers' model in float32 with weights that bfloat16 can hold, also in `folder`."""
+    config = transformers.AutoConfig.for_model(kind, **COMMON, **fields)
+    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    randomise(theirs.float().eval(), 0.07)
+    with torch.no_grad():
+        for parameter in theirs.parameters():  # .bfloat16() would round the rotation too
+            parameter.copy_(parameter.bfloat16())
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [("llama", {}), ("qwen2", {}), ("qwen3", {}), ("qwen3_5_text", DELTA), ("gemma3_text", GEMMA)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bfloat16(kind, fields, tmp_path):
+    """No further from the float32 logits than 1.5 times what transformers' bfloat16 is."""
+    theirs = build(kind, fields, tmp_path)
+    exact = reference(theirs, IDS)
+    half = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.bfloat16, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        rounded = half(torch.tensor(IDS)).logits.float().numpy()
+    ours = load_model(tmp_path, read_config(tmp_path), "bfloat16")
+    cache = ours.make_cache()
+    pieces = [ours(tm.tensor(IDS[:, :50]), cache)]
+    cache.settle()
+    pieces += [ours(tm.tensor(IDS[:, i : i + 1]), cache) for i in range(50, 70)]
+    found = np.concatenate([p.float().numpy() for p in pieces], axis=1)
+    assert pieces[0].dtype is tm.bfloat16
+    allowed = 1.5 * np.square(rounded - exact).mean()
+    assert 0 < np.square(found - exact).mean() <= allowed
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("llama", {}),
+        ("mistral", dict(sliding_window=100)),
+        ("gemma3_text", GEMMA),
+        ("qwen3_5_moe_text", DELTA | MOE),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_longer_than_a_cache_step(kind, fields, tmp_path):
+    """600 tokens: chunks of 64 in the delta rule, windows, and buffers grown past 256 and 512.
+
+    Read in pieces up to 500, then decoded, so that buffers grow while decoding too.
+    """
+    theirs = build(kind, fields, tmp_path)
+    ids = np.random.default_rng(5).integers(3, 320, (1, 600))
+    expected = reference(theirs, ids)
+    ours = load_model(tmp_path, read_config(tmp_path), "float32")
+    cache, logits = ours.make_cache(), []
+    for first, last in ((0, 130), (130, 200), (200, 500)):
+        logits.append(ours(tm.tensor(ids[:, first:last]), cache).numpy())
+    cache.settle()
+    for i in range(500, 600):
+        cache.reserve(i + 1)
+        logits.append(ours(tm.tensor(ids[:, i : i + 1]), cache).numpy())
+    assert_close(np.concatenate(logits, axis=1), expected)
