@@ -71,7 +71,8 @@ def test_json(torchmlx, calls):
 
 def test_flags_that_are_absent_are_left_to_the_checkpoint(torchmlx, calls):
     torchmlx("generate", "--model", "m", "--prompt", "p")
-    assert calls.load == ("m", dict(dtype=None, device=None, revision=None, force=False))
+    unset = dict(dtype=None, device=None, revision=None, force=False, dequantize=False)
+    assert calls.load == ("m", unset)
     assert calls.stream == ("<user>p", dict(max_tokens=512, stop=[], seed=None))
 
 
@@ -81,8 +82,10 @@ def test_every_flag_arrives(torchmlx, calls):
         *("--temperature", "0", "--top-p", "0.5", "--top-k", "4", "--min-p", "0.25"),
         *("--repetition-penalty", "1.5", "--stop", "a", "--stop", "b", "--seed", "9"),
         *("--dtype", "float16", "--device", "cpu", "--revision", "r", "--force"),
+        "--dequantize",
     )
-    assert calls.load == ("m", dict(dtype="float16", device="cpu", revision="r", force=True))
+    given = dict(dtype="float16", device="cpu", revision="r", force=True, dequantize=True)
+    assert calls.load == ("m", given)
     prompt, options = calls.stream
     assert prompt == "<system>s<user>p"
     assert options == dict(

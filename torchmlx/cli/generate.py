@@ -100,6 +100,11 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     flag = group.add_argument
     flag("--dtype", choices=values.DTYPES, help="compute in this dtype (default: the checkpoint's)")
     flag("--device", choices=values.DEVICES, help="default: the GPU where there is one, else cpu")
+    flag(
+        "--dequantize",
+        action="store_true",
+        help="make quantised weights plain in the dtype: more memory, the same values",
+    )
     flag("--revision", metavar="REV", help="branch, tag or commit of a hub repository")
     flag("--force", action="store_true", help="load even if memory looks too small for the model")
 
@@ -120,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
             device=args.device,
             revision=args.revision,
             force=args.force,
+            dequantize=args.dequantize,
         )
     loaded = time.perf_counter()
     responses = models.stream_generate(
