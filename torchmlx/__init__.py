@@ -71,6 +71,7 @@ inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 _aten.load()
 from . import (  # built from the filled table
     accelerator,
+    amp,
     autograd,
     backends,
     compiler,
@@ -90,6 +91,12 @@ from . import (  # built from the filled table
     special,
     utils,
     version,
+)
+from .amp.autocast_mode import (
+    autocast,
+    get_autocast_dtype,
+    is_autocast_enabled,
+    set_autocast_dtype,
 )
 from .runtime import (
     OutOfMemoryError,

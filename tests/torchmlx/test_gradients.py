@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="torch 2.13 CPU is the oracle of par
 
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
-SAMPLES, CHUNKS = 3, 8
+SAMPLES, CHUNKS = 2, 8
 
 # No gradient yet: the operation says so (NotImplementedError with its name).
 REFUSED = {
@@ -160,7 +160,7 @@ def test_gradients_are_torchs(chunk):
             if difference:
                 wrong[key] = f"{sample.call.name}: {difference}"
     assert not wrong
-    assert passed >= 100
+    assert passed >= 80
 
 
 @pytest.mark.parametrize("name", ["digamma", "erfc", "lgamma"])

@@ -1,19 +1,43 @@
-"""Thread-local modes: grad mode and inference mode."""
+"""Thread-local modes: grad mode, inference mode, autocast."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import threading
-from typing import Self
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
+
+
+class Autocast(NamedTuple):
+    """The device type whose operations are cast, and its half precision dtype."""
+
+    device_type: str
+    dtype: Any
 
 
 class _State(threading.local):
     grad = True
     inference = False
+    autocast: Autocast | None = None
 
 
 _state = _State()
+
+
+def autocast() -> Autocast | None:
+    """What autocast is set to in this thread, None where it is off."""
+    return _state.autocast
+
+
+@contextmanager
+def autocast_set(value: Autocast | None):
+    """Autocast set to `value` inside."""
+    before, _state.autocast = _state.autocast, value
+    try:
+        yield
+    finally:
+        _state.autocast = before
 
 
 def grad_enabled() -> bool:

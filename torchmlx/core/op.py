@@ -17,9 +17,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from . import autocast, float8, layout, modes, record
 from . import device as devices
 from . import dtype as dtypes
-from . import float8, layout, record
 from .device import device
 from .dtype import dtype
 from .tensor import Tensor, check_leaf_write, from_array
@@ -122,6 +122,8 @@ def _callable(function: Callable, rule: Rule, name: str) -> Callable:
 
 def apply(function, rule: Rule, name: str, args, kwargs):
     """Run one pure function: unwrap tensors, promote, enter the device's stream, wrap results."""
+    if (casting := modes.autocast()) is not None:
+        args, kwargs = autocast.cast(name, args, kwargs, casting)
     tensors: list[Tensor] = []
     given = args, kwargs
     if rule.promote:

@@ -13,6 +13,7 @@ from ..accelerator import memory_reserved as _reserved
 from ..core import device as _devices
 from ..core.legacy import TYPES as _TYPES
 from ..runtime import OutOfMemoryError as OutOfMemoryError
+from . import amp as amp
 
 globals().update(_TYPES)  # torch.cuda.HalfTensor and its kin, in annotations
 
