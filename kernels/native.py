@@ -55,6 +55,19 @@ def function(name: str):
     return getattr(module, name)
 
 
+def threads() -> int:
+    """Threads that the kernels use: TORCHMLX_NUM_THREADS, or one for each core, unless set."""
+    module = load()[0]
+    return module.threads() if module else cores()
+
+
+def set_threads(count: int) -> None:
+    """Use `count` threads, at least one, from the next kernel on; waits for one that runs."""
+    module = load()[0]
+    if module:
+        module.set_threads(count)
+
+
 def _use(module: ModuleType, isa: str) -> None:
     if not module.use_instruction_set(isa):
         names = ", ".join(module.instruction_sets())

@@ -111,6 +111,12 @@ from .runtime import (
     use_deterministic_algorithms,
 )
 from .serialization import load, save
+from .threads import (
+    get_num_interop_threads,
+    get_num_threads,
+    set_num_interop_threads,
+    set_num_threads,
+)
 
 _op.install(
     {
