@@ -36,7 +36,7 @@ STANDARD_HEADERS = (
 # must hang, not vanish.
 LANGUAGE = (
     *("-x", "c++", "-std=c++17", "-w", "-fno-exceptions", "-fno-rtti"),
-    *("-fno-finite-loops", "-fno-strict-aliasing", "-fwrapv", "-fPIC"),
+    *("-fno-finite-loops", "-fno-strict-aliasing", "-fPIC"),
     *("-Xclang", "-cl-single-precision-constant"),
     *("-Xclang", "-ffloat16-excess-precision=none"),
     *("-Xclang", "-fbfloat16-excess-precision=none"),
@@ -52,9 +52,13 @@ INSTRUMENTED = (
     *("-mllvm", "-tsan-instrument-read-before-write=1"),
 )
 UNDEFINED = (
-    "-fsanitize=bounds,alignment,shift-exponent,integer-divide-by-zero,float-cast-overflow",
+    "-fsanitize=bounds,alignment,shift-exponent,signed-integer-overflow",
+    "-fsanitize=integer-divide-by-zero,float-cast-overflow",
     "-fsanitize-recover=all",
 )
+# What nobody has set is not what lay there before, but NaN and huge numbers: the runtime looks for
+# such NaNs among the results.
+UNSET = "-ftrivial-auto-var-init=pattern"
 # -g1 comes last: -gdwarf-4 alone asks for everything, twenty times the lines that we need.
 LINES = ("-gdwarf-4", "-g1")
 PLACES = (*LINES, "-ffp-contract=on", "-fno-math-errno")
@@ -67,9 +71,9 @@ PLACES = (*LINES, "-ffp-contract=on", "-fno-math-errno")
 LIBRARY = ("-shared", "-nostdlib", "-fno-sanitize-link-runtime", "-fvisibility=hidden")
 
 MODES = {
-    "checked": ("-O1", *PLACES, *INSTRUMENTED, *UNDEFINED),
-    "counted": ("-O2", *PLACES, *INSTRUMENTED),
-    "fast": ("-O2", *PLACES),
+    "checked": ("-O1", *PLACES, *INSTRUMENTED, *UNDEFINED, UNSET),
+    "counted": ("-O2", *PLACES, *INSTRUMENTED, "-fwrapv"),
+    "fast": ("-O2", *PLACES, "-fwrapv", UNSET),
     "syntax": ("-DSIM_SYNTAX",),
 }
 

@@ -119,10 +119,15 @@ class _Files:
         for i, buffer in enumerate(self.made.buffers):
             path = self.folder / str(i)
             size, element, role = self._write(buffer, path)
-            lines.append(f"{path} {size} {element} {role} {buffer.name}")
+            lines.append(f"{path} {size} {element} {self._kind(buffer)} {role} {buffer.name}")
         job = self.folder / "job"
         job.write_text("\n".join(lines) + "\n")
         return job
+
+    def _kind(self, buffer: Buffer) -> str:
+        what, i = buffer.source
+        arrays = {"input": self.recorded.inputs, "output": self.recorded.outputs}.get(what)
+        return "float" if arrays and mx.issubdtype(arrays[i][1], mx.floating) else "other"
 
     def _write(self, buffer: Buffer, path: Path) -> tuple[int, int, str]:
         """Write what `buffer` holds at first; returns its bytes, an element's, and its role."""

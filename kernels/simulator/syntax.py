@@ -2,8 +2,8 @@
 
 clang's own errors come first. Three things that clang allows and Metal does not are then found in
 clang's syntax tree: C-style casts between address spaces, and implicit conversions of float to
-bfloat and of bfloat to half. One thing that Metal allows and clang does not is forgiven: copying
-a struct out of or into an address space.
+bfloat and of bfloat to half. Two things that Metal allows and clang does not are forgiven: copying
+a struct out of or into an address space, and threadgroup variables of structs.
 """
 
 import re
@@ -20,6 +20,8 @@ from .program import program
 _ERROR = re.compile(r"^(.*?):(\d+):\d+: (?:fatal )?error: (.*)$")
 _NOTE = re.compile(r"^([^:]*kernel\.metal):(\d+):\d+: note: ")
 _COPY = re.compile(r"implicit (?:copy|move) (?:constructor|assignment operator)\) not viable: .*")
+# A threadgroup variable of a struct: Metal constructs none, clang looks for a way to.
+_MADE = "no matching constructor for initialization of 'threadgroup "
 _PLACE = re.compile(r"(?:([^\s<>,:]+):(\d+):\d+|\b(col):\d+)")
 _CAST = re.compile(r"CastExpr .*?> ('[^']*'(?::'[^']*')?)(.*?) <(\w+)>(.*)")
 # A threadgroup variable that the rewriter leaves alone.
@@ -70,6 +72,8 @@ def _rejected(stderr: str) -> Iterator[str]:
         if any((match := _COPY.search(note)) and "address space" in match[0] for note in notes):
             continue
         file, line, message = _ERROR.match(first).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        if message.startswith(_MADE):
+            continue
         if str(compiler.headers()) in file:
             # Where the kernel used what is wrong in our headers.
             used = next((m for m in map(_NOTE.match, notes) if m), None)

@@ -48,7 +48,34 @@ class Checker {
                     region.bytes / region.element, first));
   }
 
+  // Elements of an output that are the very NaN with which private variables begin: whoever stored
+  // it has computed with one that nobody set.
+  void report_unset(const Region& region) {
+    for (size_t i = 0; i < region.bytes; i += region.element) {
+      const Cell& cell = region.cells[i];
+      if (cell.write.thread == 0 || !is_poison(region, i)) continue;
+      blame(cell.write.group, cell.write.thread - 1);
+      report(ERROR, "uninitialised", region.name, NOWHERE, cell.write.pc,
+             format("the value written to element %zu comes from a variable that nobody has set",
+                    i / region.element));
+    }
+    launch.current = nullptr;
+  }
+
+  // Whether an input holds that NaN itself.
+  static bool holds_poison(const Region& region) {
+    for (size_t i = 0; i < region.bytes; i += region.element)
+      if (is_poison(region, i)) return true;
+    return false;
+  }
+
  private:
+  static bool is_poison(const Region& region, size_t at) {
+    for (size_t k = 0; k < region.element; k++)
+      if (static_cast<unsigned char>(region.base[at + k]) != POISON) return false;
+    return true;
+  }
+
   static std::string name_of(const Region& region, const char* address) {
     if (!region.threadgroup) return region.name;
     const Variable* v = memory.variable_at(address);

@@ -87,6 +87,10 @@ void* __tsan_memset(void* to, int value, size_t n) {
   }
 UNDEFINED(out_of_bounds, "bounds", ERROR, "index out of the bounds of an array")
 UNDEFINED(shift_out_of_bounds, "arithmetic", SPECIFICATION, "shift by more than the width")
+UNDEFINED(add_overflow, "arithmetic", SPECIFICATION, "signed integer overflow")
+UNDEFINED(sub_overflow, "arithmetic", SPECIFICATION, "signed integer overflow")
+UNDEFINED(mul_overflow, "arithmetic", SPECIFICATION, "signed integer overflow")
+UNDEFINED(negate_overflow, "arithmetic", SPECIFICATION, "signed integer overflow")
 UNDEFINED(divrem_overflow, "arithmetic", SPECIFICATION, "integer division by zero or overflow")
 UNDEFINED(float_cast_overflow, "arithmetic", SPECIFICATION,
           "conversion of a value that the integer type cannot hold")

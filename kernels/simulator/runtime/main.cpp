@@ -2,7 +2,8 @@
 // report: "runner KERNEL JOB".
 //
 // The job is a text file: "check count seed", "grid x y z", "threadgroup x y z", then for each
-// buffer in the order of the signature "path bytes element role name", where role is "input",
+// buffer in the order of the signature "path bytes element kind role name", where kind is "float"
+// for what can be NaN, else "other", and role is "input",
 // "constant" (an input that causes no traffic), "output" (its contents undefined) or "inout" (an
 // output with initial contents).
 #include <dlfcn.h>
@@ -26,7 +27,7 @@ struct File {
   std::string path;
   size_t bytes;
   unsigned element;
-  std::string role, name;
+  std::string kind, role, name;
 
   bool output() const { return role == "output" || role == "inout"; }
   bool initialised() const { return role != "output"; }
@@ -47,11 +48,11 @@ static std::vector<File> read_job(const char* path) {
     launch.groups[d] = (g[d] + t[d] - 1) / t[d];
   }
   std::vector<File> files;
-  char file[4096], role[16], name[256];
+  char file[4096], kind[16], role[16], name[256];
   size_t bytes;
   unsigned element;
-  while (fscanf(job, "%4095s %zu %u %15s %255s", file, &bytes, &element, role, name) == 5)
-    files.push_back({file, bytes, element, role, name});
+  while (fscanf(job, "%4095s %zu %u %15s %15s %255s", file, &bytes, &element, kind, role, name) == 6)
+    files.push_back({file, bytes, element, kind, role, name});
   fclose(job);
   return files;
 }
@@ -116,7 +117,8 @@ static void handle_fault(int signal, siginfo_t* info, void* context) {
     give_up();
   }
   if (signal == SIGILL) {
-    report(ERROR, "crash", "", NOWHERE, pc, "the compiler found that this can only be a fault");
+    report(ERROR, "bounds", "", NOWHERE, pc,
+           "access beyond a private array or vector, or what else the compiler knows to be a fault");
     give_up();
   }
   const char* address = static_cast<char*>(info->si_addr);
@@ -177,6 +179,16 @@ static Kernel load(const char* path) {
   return reinterpret_cast<Kernel>(kernel);
 }
 
+// Of no use where an input brings the NaN by which it is told.
+static void report_unset(const std::vector<File>& files) {
+  for (size_t i = 0; i < files.size(); i++)
+    if (files[i].initialised() && files[i].kind == "float" &&
+        checker.holds_poison(memory.buffers[i]))
+      return;
+  for (size_t i = 0; i < files.size(); i++)
+    if (files[i].output() && files[i].kind == "float") checker.report_unset(memory.buffers[i]);
+}
+
 static int run(const char* library, const char* job) {
   const std::vector<File> files = read_job(job);
   size_t largest = 0;
@@ -204,6 +216,7 @@ static int run(const char* library, const char* job) {
     write_file(files[i], memory.buffers[i].base);
     if (launch.check) checker.report_unwritten(memory.buffers[i]);
   }
+  if (launch.check) report_unset(files);
   print_results(seconds, groups);
   return 0;
 }

@@ -188,16 +188,27 @@ static void prepare_thread(unsigned i, const unsigned position[3], const unsigne
   fiber.context.start(stack_of(launch.stacks, i), run_thread);
 }
 
-static void prepare_group(uint64_t number) {
+// Where a threadgroup is and how large: at the edge it may be smaller than the others.
+static void locate(uint64_t number, unsigned position[3], unsigned size[3]) {
   const unsigned* groups = launch.groups;
-  const unsigned position[3] = {
-      static_cast<unsigned>(number % groups[0]),
-      static_cast<unsigned>(number / groups[0] % groups[1]),
-      static_cast<unsigned>(number / groups[0] / groups[1])};
-  unsigned size[3];
+  position[0] = number % groups[0];
+  position[1] = number / groups[0] % groups[1];
+  position[2] = number / groups[0] / groups[1];
   for (int d = 0; d < 3; d++)
     size[d] = std::min(launch.threadgroup[d],
                        launch.grid[d] - position[d] * launch.threadgroup[d]);
+}
+
+void blame(uint32_t group, unsigned thread) {
+  unsigned position[3], size[3];
+  locate(group - 1, position, size);
+  prepare_thread(thread, position, size);
+  launch.current = &launch.fibers[thread];
+}
+
+static void prepare_group(uint64_t number) {
+  unsigned position[3], size[3];
+  locate(number, position, size);
   launch.threads = size[0] * size[1] * size[2];
   launch.group = number + 1;
   launch.epochs[0]++;

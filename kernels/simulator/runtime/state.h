@@ -138,4 +138,7 @@ inline void report(Severity severity, const char* kind, const std::string& varia
 
 constexpr Site NOWHERE = {0, 0, ""};
 
+// After the run: what is reported next was done by this thread of the threadgroup number `group`.
+void blame(uint32_t group, unsigned thread);
+
 }  // namespace sim

@@ -163,6 +163,18 @@ FAULTS = [
           "misaligned", "float2*", severity=SPECIFICATION),
     small("shift by the width", "y[i] = float(1u << (i % 33));", "arithmetic", "y[i]",
           severity=SPECIFICATION),
+    small("signed overflow", "int k = int(i) * 4000000;\ny[i] = k;", "arithmetic", "int k",
+          severity=SPECIFICATION),
+    small("variable not set", "float s;\nif (i > 5) s = x[i];\ny[i] = s;", "uninitialised",
+          "y[i]", variable="y"),
+    small("private array not set", "float v[4];\nv[0] = x[i];\ny[i] = v[1 + (i & 1)];",
+          "uninitialised", "y[i]", variable="y"),
+    small("matrix not set", "simdgroup_float8x8 a, b(1.0f), c(0.0f);\n"
+          "simdgroup_multiply_accumulate(c, a, b, c);\ny[i] = c.thread_elements()[0];",
+          "uninitialised", "y[i]", variable="y"),
+    small("private pointer too far", "float v[4] = {1, 2, 3, 4};\nthread float* p = v;\n"
+          "for (uint k = 0; k < 4 + i % 2; k++) p[k] += x[i];\ny[i] = v[0];", "bounds", "p[k]"),
+    small("component of a vector", "float4 v = float4(x[i]);\ny[i] = v[i % 5];", "bounds", "y[i]"),
     small("division by zero", "y[i] = float(5 / int(i % 3));", "arithmetic", "y[i]",
           severity=SPECIFICATION),
 ]  # fmt: skip

@@ -227,3 +227,29 @@ def test_rounding_to_bfloat_is_to_nearest_even(run):
     got, want = result.outputs[0].view(mx.uint16), x.astype(mx.bfloat16).view(mx.uint16)
     assert got.tolist()[:6] == want.tolist()[:6]
     assert mx.isnan(result.outputs[0][6]).item()
+
+
+def test_structs_in_threadgroup_memory(run):
+    """Metal constructs none: atomics, packed vectors, a struct of one's own."""
+    source = """
+        struct Pair { float a; packed_float3 b; };
+        threadgroup Pair pairs[32];
+        threadgroup atomic_int sum;
+        uint i = thread_position_in_grid.x;
+        if (i == 0) atomic_store_explicit(&sum, 0, memory_order_relaxed);
+        pairs[i].a = x[i];
+        pairs[i].b = packed_float3(float3(x[i], 1, 2));
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        atomic_fetch_add_explicit(&sum, int(pairs[31 - i].b.x), memory_order_relaxed);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        int total = atomic_load_explicit(&sum, memory_order_relaxed);
+        y[i] = pairs[i].b.z + pairs[i].a + total;"""
+    x = mx.arange(32).astype(mx.float32)
+    result = run(source, x, threadgroup=(32, 1, 1))
+    assert result.reports == ()
+    assert result.outputs[0].tolist() == [i + 2 + 496 for i in range(32)]
+
+
+def test_a_nan_of_the_input_is_no_variable_that_nobody_set(run):
+    x = mx.array([-1] * 32).view(mx.float32)
+    assert run("uint i = thread_position_in_grid.x;\ny[i] = x[i];", x).reports == ()

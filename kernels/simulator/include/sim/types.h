@@ -16,12 +16,41 @@ using ::uint;
 using ::ulong;
 using ::ushort;
 
-// Components without padding or vector alignment.
+// Components without padding or vector alignment, by number or by name.
 template <typename T, int N>
-struct packed_vec {
-  T data[N];
+struct Packed;
+template <typename T>
+struct Packed<T, 2> {
+  union {
+    T data[2];
+    struct {
+      T x, y;
+    };
+  };
+};
+template <typename T>
+struct Packed<T, 3> {
+  union {
+    T data[3];
+    struct {
+      T x, y, z;
+    };
+  };
+};
+template <typename T>
+struct Packed<T, 4> {
+  union {
+    T data[4];
+    struct {
+      T x, y, z, w;
+    };
+  };
+};
+template <typename T, int N>
+struct packed_vec : Packed<T, N> {
+  using Packed<T, N>::data;
   packed_vec() = default;
-  constexpr packed_vec(vec<T, N> v) : data{} {
+  constexpr packed_vec(vec<T, N> v) : Packed<T, N>{} {
     for (int i = 0; i < N; i++) data[i] = v[i];
   }
   constexpr operator vec<T, N>() const {
