@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torchmlx as torch
-from torchmlx import Tensor, nn
+from torchmlx import Tensor, nn, ops
 from torchmlx.nn import functional as F
 
 from .attention import Attention
@@ -109,7 +109,7 @@ class Decoder(nn.Module):
 
     def forward(self, ids: Tensor, cache: Cache | None, padding: Tensor | None) -> Tensor:
         step = Step(ids, cache, padding, self.ropes)
-        x = self.embed_tokens(ids)
+        x = self.embed(ids, decoding=step.rows is not None)
         if self.embedding_scale is not None:
             # In x's dtype, as the models were trained: bfloat16 rounds the factor first.
             x = x * torch.tensor(self.embedding_scale, dtype=x.dtype, device=x.device)
@@ -118,6 +118,12 @@ class Decoder(nn.Module):
         if cache is not None:
             cache.advance(step.length)
         return self.norm(x)
+
+    def embed(self, ids: Tensor, decoding: bool) -> Tensor:
+        """Embeddings of ids; a prompt's are checked, the tokens of a decoding model are its own."""
+        if decoding and isinstance(self.embed_tokens, nn.Embedding):
+            return ops.take_rows(self.embed_tokens.weight, ids)
+        return self.embed_tokens(ids)
 
 
 class CausalLM(nn.Module):

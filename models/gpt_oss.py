@@ -127,15 +127,15 @@ class ClampedExperts(nn.Module):
 
     def forward(self, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         order, offsets = sort_by_expert(indices, self.count)
-        experts = indices.flatten()[order]
-        rows = x[order // indices.shape[1]]
+        experts = ops.take_rows(indices.flatten(), order)
+        rows = ops.take_rows(x, order // indices.shape[1])
         gate_up = self._product(rows, self.gate_up_proj, experts, offsets)
-        gate_up = gate_up + self.gate_up_proj_bias[experts]
+        gate_up = gate_up + ops.take_rows(self.gate_up_proj_bias, experts)
         gate = gate_up[..., ::2].clamp(max=self.limit)
         up = gate_up[..., 1::2].clamp(-self.limit, self.limit)
         hidden = (up + 1) * gate * (gate * self.alpha).sigmoid()
         parts = self._product(hidden, self.down_proj, experts, offsets)
-        return combine(parts + self.down_proj_bias[experts], order, weights)
+        return combine(parts + ops.take_rows(self.down_proj_bias, experts), order, weights)
 
     def _product(self, x: Tensor, weight, experts: Tensor, offsets: Tensor) -> Tensor:
         if isinstance(weight, QuantizedStack):

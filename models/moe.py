@@ -66,7 +66,7 @@ class Experts(nn.Module):
 
     def _by_expert(self, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         order, offsets = sort_by_expert(indices, self.count)
-        gate_up = self._up(x[order // indices.shape[1]], offsets)
+        gate_up = self._up(ops.take_rows(x, order // indices.shape[1]), offsets)
         gate, up = gate_up.chunk(2, dim=-1)
         return combine(self._down(F.silu(gate) * up, offsets), order, weights)
 
@@ -85,13 +85,13 @@ def sort_by_expert(indices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
     places = indices.flatten()
     order = torch.argsort(places, stable=True)
     numbers = torch.arange(experts, dtype=places.dtype, device=places.device)
-    return order, torch.searchsorted(places[order], numbers, right=True).int()
+    return order, (places[:, None] <= numbers).sum(0).int()
 
 
 def combine(parts: Tensor, order: Tensor, weights: Tensor) -> Tensor:
     """The weighted sums of parts [T S, K], which lie in `order`; weights [T, S]; in float32."""
     back = torch.argsort(order)
-    parts = parts[back].unflatten(0, weights.shape).float()
+    parts = ops.take_rows(parts, back).unflatten(0, weights.shape).float()
     return (parts * weights[..., None].float()).sum(1).to(weights.dtype)
 
 

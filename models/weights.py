@@ -45,7 +45,7 @@ class FP8Experts(nn.Module):
             scales = (self.gate_up_proj_scale_inv, self.down_proj_scale_inv)
             return ops.moe_decode(x, self.gate_up_proj, self.down_proj, indices, weights, scales)
         order, offsets = sort_by_expert(indices, self.count)
-        rows = x[order // indices.shape[1]]
+        rows = ops.take_rows(x, order // indices.shape[1])
         gate_up = ops.fp8_grouped(rows, self.gate_up_proj, self.gate_up_proj_scale_inv, offsets)
         gate, up = gate_up.chunk(2, dim=-1)
         hidden = F.silu(gate) * up
@@ -125,7 +125,8 @@ class QuantizedEmbedding(nn.Module):
         self.biases, self.packing, self.dtype = packed.biases, packed.packing, dtype
 
     def forward(self, ids: Tensor) -> Tensor:
-        parts = (p[ids] for p in (self.weight, self.scales, self.biases) if p is not None)
+        tables = (self.weight, self.scales, self.biases)
+        parts = (ops.take_rows(table, ids) for table in tables if table is not None)
         return Packed.of(tuple(parts), self.packing).dequantize(self.dtype)
 
     def head(self) -> QuantizedLinear:
@@ -143,8 +144,10 @@ class QuantizedExperts(nn.Module):
 
     def forward(self, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         order, _ = sort_by_expert(indices, self.count)
-        experts = indices.flatten()[order]
-        gate, up = self.gate_up_proj(x[order // indices.shape[1]], experts).chunk(2, dim=-1)
+        experts = ops.take_rows(indices.flatten(), order)
+        gate, up = self.gate_up_proj(ops.take_rows(x, order // indices.shape[1]), experts).chunk(
+            2, dim=-1
+        )
         return combine(self.down_proj(F.silu(gate) * up, experts), order, weights)
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -106,3 +107,37 @@ def test_longer_than_a_cache_step(kind, fields, tmp_path):
         cache.reserve(i + 1)
         logits.append(ours(tm.tensor(ids[:, i : i + 1]), cache).numpy())
     assert_close(np.concatenate(logits, axis=1), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("gemma3_text", GEMMA),
+        ("qwen3_5_moe_text", DELTA | MOE),
+        ("gpt_oss", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=20)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_decoding_is_traced_once(kind, fields, tmp_path):
+    """A decode step is a function of arrays alone: compiled at one position, right at the others.
+
+    So nothing in it looks at values on the host, which tracing refuses.
+    """
+    theirs = build(kind, fields, tmp_path)
+    ours = load_model(tmp_path, read_config(tmp_path), "float32")
+    cache, traces = ours.make_cache(), []
+    logits = [ours(tm.tensor(IDS[:1, :30]), cache).numpy()]
+    cache.settle()
+
+    def step(token, *arrays):
+        traces.append(len(arrays))
+        cache.replace(arrays)
+        return [ours(tm.from_mx(token), cache).mx, *cache.arrays()]
+
+    compiled = mx.compile(step)
+    for i in range(30, 50):
+        found, *arrays = compiled(mx.array(IDS[:1, i : i + 1]), *cache.arrays())
+        cache.replace(arrays)
+        logits.append(np.array(found))
+    assert len(traces) == 1
+    assert_close(np.concatenate(logits, axis=1), reference(theirs, IDS[:1, :50]))
