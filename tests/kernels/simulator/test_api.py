@@ -137,7 +137,7 @@ def test_a_fault_in_a_block_raises(monkeypatch):
     message = r"error: bounds at source line \d+.*'out'"
     with pytest.raises(SimulationError, match=message) as raised, simulated():
         softmax(x)
-    assert "out[start + c + 1] = T(values[i] * scale);" in str(raised.value)
+    assert "out[start + c + 1] = T(finish(values[i], scale));" in str(raised.value)
     with simulated(strict=False) as seen:
         softmax(x)
     assert {report.kind for report in seen.reports} == {"bounds", "unwritten"}
