@@ -3,7 +3,8 @@
 An override names a backend, or "metal:VARIANT". From strongest to weakest: `use(softmax=...)`,
 `use(...)`, the variable TORCHMLX_KERNEL_<NAME>, the variable TORCHMLX_BACKEND. It picks the
 backend; a problem that the backend's own policy leaves to MLX (say, a dtype without a program)
-still goes to the fallback, which the trace tells, unless a variant was named.
+still goes to the fallback, which the trace tells, unless a variant was named. So does, under a
+backend for all, a kernel that has no program for it.
 """
 
 import os
@@ -157,7 +158,11 @@ def select(kernel: "Kernel") -> Choice:
     inner, outer = _overrides.get(), environment()
     for overrides, name in ((inner, kernel.name), (inner, ALL), (outer, kernel.name), (outer, ALL)):
         if name in overrides:
-            return _checked(kernel, overrides[name])
+            choice = overrides[name]
+            lacking = {"metal": kernel.metal, "cpu": kernel.cpu}.get(choice.backend, True) is None
+            if name == ALL and lacking:
+                return Choice(FALLBACK, None, f"{choice.why}: {obstacle(kernel, choice.backend)}")
+            return _checked(kernel, choice)
     return _preferred(kernel, mx.default_device().type == mx.gpu)
 
 

@@ -9,10 +9,12 @@ import pytest
 from torchmlx.kernels import dispatch, native, registry
 from torchmlx.kernels.dispatch import OverrideError, trace, use
 from torchmlx.kernels.gemv import linear
+from torchmlx.kernels.matmul import matmul
 from torchmlx.kernels.recording import record
 from torchmlx.kernels.softmax import softmax
 
 X = mx.array([[1.0, 2.0, 3.0]])
+WIDE = mx.ones((1, 32))
 off_mac = pytest.mark.skipif(mx.metal.is_available(), reason="for machines without Metal")
 
 
@@ -116,10 +118,21 @@ def test_use_picks_backend_and_variant():
 def test_a_kernel_beats_all_and_the_inner_beats_the_outer():
     with use("metal", softmax="fallback"):
         assert recorded() == [("softmax", "fallback", "")]
-        assert recorded(linear, X, X) == [("gemv", "metal", "1x16")]
+        assert recorded(linear, WIDE, WIDE) == [("gemv", "metal", "1x16")]
         with use(softmax="metal:looped"):
             assert recorded() == [("softmax", "metal", "looped")]
         assert recorded() == [("softmax", "fallback", "")]
+
+
+def test_a_backend_for_all_leaves_what_it_lacks_to_the_fallback():
+    """There is no Metal program for matmul: TORCHMLX_BACKEND=metal must not break a Mac."""
+    with use("metal"), trace() as calls:
+        matmul(X, X.T)
+    assert [(call.backend, call.why) for call in calls] == [
+        ("fallback", "use: it has no Metal program")
+    ]
+    with use(matmul="metal"), pytest.raises(OverrideError, match="it has no Metal program"):
+        matmul(X, X.T)
 
 
 def test_the_policy_still_leaves_problems_to_the_fallback():
