@@ -45,7 +45,8 @@ def _flat_storage(x: Tensor) -> Tensor:
     if array.dtype == x.dtype.mx:
         return flat
     size = (array.nbytes // x.dtype.itemsize,)
-    return flat._view(views.Bits(array.dtype, x.dtype.mx, (array.size,), size), size, None, 0)
+    step = views.Bits(array.dtype, x.dtype.mx, (array.size,), size)
+    return flat._view(step, size, None, 0, dtype=x.dtype)
 
 
 @view()

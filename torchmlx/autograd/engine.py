@@ -116,6 +116,8 @@ class _Pass:
     def arrive(self, node: AccumulateGrad, gradient: Gradient) -> None:
         """A leaf's gradient: through its hooks, then to who asked for it or into .grad."""
         leaf = node.variable
+        if leaf is None:
+            return
         for hook in tuple((leaf._hooks or {}).values()):
             changed = hook(self.tensor(gradient))
             gradient = gradient if changed is None else self.plain(changed)

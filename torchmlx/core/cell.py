@@ -23,6 +23,9 @@ _ADDRESS_STEP = 1 << 44
 _MANY = 64
 
 
+_UNSET = {"_readers": None, "_prune_at": _MANY, "_address": None, "_memory": None}
+
+
 class Cell:
     """One storage: an MLX array, its strides in torch (None: row-major), and a version."""
 
@@ -42,12 +45,17 @@ class Cell:
     def __init__(self, array: mx.array | None, strides=None, memory: np.ndarray | None = None):
         self.strides = strides
         self.version = 0
-        self._readers = None
-        self._prune_at = _MANY
-        self._address = None
-        self._memory = memory
         if array is not None:
             self.array = array
+        if memory is not None:
+            self._memory = memory
+
+    def __getattr__(self, name: str):
+        """What has never been set: a cell is made by every operation, and rarely read otherwise."""
+        try:
+            return _UNSET[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
     def write(self, array: mx.array) -> None:
         """Replace the contents; views drop their cached arrays, so that MLX can reuse memory."""

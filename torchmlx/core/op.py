@@ -20,6 +20,7 @@ import numpy as np
 from . import autocast, float8, layout, modes, record
 from . import device as devices
 from . import dtype as dtypes
+from .cell import Cell
 from .device import device
 from .dtype import dtype
 from .tensor import Tensor, check_leaf_write, from_array
@@ -111,8 +112,84 @@ def composite(
 view = functools.partial(composite, kind="view")
 
 
+# dtypes whose operations need no thought when all operands share one.
+_PLAIN_DTYPES = {
+    dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64, dtypes.complex64,
+}  # fmt: skip
+_NUMBERS = (int, float)
+_SINGLE = (dtypes.float32, dtypes.float64)
+_FROM_MX = dtypes._FROM_MX
+_make = object.__new__
+
+
+def _plain_call(function: Callable, rule: Rule, name: str) -> Callable[..., Tensor | None]:
+    """The usual call without the general path: one or two tensors of one dtype and device, in
+    row-major order, or a tensor and a number. Returns None where it does not apply.
+
+    x + y took 6.2 us by the general path and takes 1.9 us by this one, mx.add alone 0.49 us (2 busy
+    cores, 2026-12-02).
+    """
+    numbers = len(rule.promote) == 2 and not rule.tensors and not rule.fits
+    state = modes._state
+
+    def plain(args) -> Tensor | None:
+        a = args[0]
+        kind = a.dtype
+        if kind not in _PLAIN_DTYPES or a._strides is not None or state.autocast is not None:
+            return None
+        x = a._read() if a._steps else a._cell.array
+        watched = a._requires_grad or a._root is not None
+        if len(args) == 1:
+            arrays = (x,)
+        else:
+            b = args[1]
+            if isinstance(b, Tensor):
+                if b.dtype is not kind or b._strides is not None or b.device is not a.device:
+                    return None
+                arrays = (x, b._read() if b._steps else b._cell.array)
+                watched = watched or b._requires_grad or b._root is not None
+            elif numbers and type(b) in _NUMBERS and kind in _SINGLE:
+                arrays = (x, mx.array(b, kind.mx))
+            else:
+                return None
+        try:
+            result = function(*arrays)
+        except ValueError:
+            return None  # the general path says what is wrong
+        if type(result) is not mx.array:
+            return None
+        cell = _make(Cell)
+        cell.array, cell.strides, cell.version = result, None, 0
+        new = _make(Tensor)
+        new._cell = cell
+        new.dtype = kind if result.dtype == kind.mx else _FROM_MX[result.dtype]
+        new.device = a.device
+        if (
+            watched
+            and state.grad
+            and new.dtype.category >= 2
+            and record.needed([t for t in args if isinstance(t, Tensor)])
+        ):
+            record.record_plain(function, name, args, arrays, new)
+        return new
+
+    return plain
+
+
 def _callable(function: Callable, rule: Rule, name: str) -> Callable:
+    most = min(len(rule.promote) or 2, 2)
+    plain = None if devices.STREAMS or rule.float8 else _plain_call(function, rule, name)
+
     def call(*args, **kwargs):
+        if (
+            plain is not None
+            and not kwargs
+            and 0 < len(args) <= most
+            and isinstance(args[0], Tensor)
+        ):
+            result = plain(args)
+            if result is not None:
+                return result
         out = kwargs.pop("out", None) if kwargs else None
         result = apply(function, rule, name, args, kwargs)
         return result if out is None else _store(out, result, name)

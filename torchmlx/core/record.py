@@ -246,6 +246,53 @@ def record(function, name: str, given, arrays, back, result) -> None:
         node.saves = (*node.saves, Saved(results[0], output=0))  # type: ignore[misc]
 
 
+_NODES: dict[str, type[Node]] = {}
+
+
+def record_plain(function, name: str, args, arrays, result: Tensor) -> None:
+    """`record` for the most usual call: one or two positional arguments, nothing cast."""
+    rule = DERIVATIVES.get(name)
+    if rule is None:
+        record(function, name, (args, {}), (list(arrays), {}), None, result)
+        return
+    edges, inputs, wants, saves, given = [], [], [], [], list(arrays)
+    parameters = _parameters(function)
+    for i, t in enumerate(args):
+        if not isinstance(t, Tensor):
+            continue
+        x = arrays[i]
+        given[i] = like = Like(x.shape, x.dtype)
+        edge = edge_of(t)
+        if edge.node is not None:
+            edges.append(edge)
+            inputs.append(like)
+            wants.append(i)
+        if parameters[i] in rule.saves:
+            saves.append((i, Saved(t, edge)))
+    places = [i for i, _ in saves]
+    kept = [s for _, s in saves]
+    with_result = "result" in rule.saves
+
+    def pull(values, cotangents):
+        for i, v in zip(places, values, strict=False):
+            given[i] = v
+        extra = {"result": values[-1]} if with_result else {}
+        found = rule.function(cotangents[0], *given, **extra)
+        for i in places:
+            given[i] = None
+        return [found[i] for i in wants] if isinstance(found, tuple) else [found]
+
+    cls = _NODES.get(name)
+    if cls is None:
+        cls = _NODES[name] = node_class(node_name(name))
+    array = result._cell.array
+    node = cls(edges, inputs, (Like(array.shape, array.dtype),), result.device, pull, ())
+    result._node, result._requires_grad = node, True
+    if with_result:
+        kept.append(Saved(result, output=0))
+    node.saves = tuple(kept)
+
+
 def _of_shapes(call: Call, likes: list[Like], saved: Sequence[int]):
     def pull(values, cotangents):
         every = [mx.zeros(k.shape, k.dtype) for k in likes]

@@ -65,7 +65,7 @@ class Node:
     """
 
     __slots__ = (
-        "edges", "inputs", "outputs", "device", "pull", "saves", "sequence", "hooks", "metadata",
+        "edges", "inputs", "outputs", "device", "pull", "saves", "sequence", "hooks", "_metadata",
         "__weakref__",
     )  # fmt: skip
     edges: tuple[Edge, ...]
@@ -84,7 +84,13 @@ class Node:
         self.device, self.pull, self.saves = device, pull, saves
         self.sequence = next(_sequence)
         self.hooks: Hooks | None = None
-        self.metadata: dict = {}
+
+    @property
+    def metadata(self) -> dict:
+        """A dictionary for users' notes."""
+        if not hasattr(self, "_metadata"):
+            self._metadata = {}
+        return self._metadata
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
@@ -241,27 +247,37 @@ class Saved:
 
 
 class AccumulateGrad(Node):
-    """The end of every path: adds to a leaf's .grad."""
+    """The end of every path: adds to a leaf's .grad.
 
-    __slots__ = ("variable",)
+    The leaf has the node, the node knows the leaf weakly: nobody could read another's .grad.
+    """
+
+    __slots__ = ("_leaf",)
 
     def __init__(self, variable):
         kept = Like(tuple(variable.shape), variable.dtype.mx)
         super().__init__((), (), (kept,), variable.device)
-        self.variable = variable
+        self._leaf = weakref.ref(variable)
         self.sequence = -self.sequence  # after everything that contributes
+
+    @property
+    def variable(self):
+        return self._leaf()
 
 
 def edge_of(tensor) -> Edge:
     """Where a tensor's gradient goes."""
-    if not tensor.requires_grad:
+    if tensor._root is None:
+        if not tensor._requires_grad:
+            return NOWHERE
+    elif not follow(tensor):
         return NOWHERE
-    if tensor._node is not None:
-        return Edge(tensor._node, tensor._index)
-    node = tensor._accumulator and tensor._accumulator()
+    node = tensor._node
+    if node is not None:
+        return Edge(node, tensor._index)
+    node = tensor._accumulator
     if node is None:
-        node = AccumulateGrad(tensor)
-        tensor._accumulator = weakref.ref(node)
+        node = tensor._accumulator = AccumulateGrad(tensor)
     return Edge(node, 0)
 
 
