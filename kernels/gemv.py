@@ -9,12 +9,14 @@ from math import prod
 import mlx.core as mx
 import numpy as np
 
+from . import dots
 from .kernel import Kernel
 from .matmul import matmul
 from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec
 
-# Contiguous scalar reads, not vector casts: a row-contiguous view keeps its offset, so its data
-# may start at any element, and K need not be a multiple of VEC. The compiler joins them.
+# 16 bytes a lane where rows are aligned to them: a compiler joins scalar reads as it likes (two
+# rows of half types with four outputs: 6 % of the loads were whole lines, simulator, 2026-12-02).
+# A view may start at any element and K be odd: then neighbouring lanes read neighbours.
 # Out-of-range outputs of the last simdgroup compute the last weight row again and drop it.
 SOURCE = """
     // x: [M, K], w: [N, K], bias: [N], out: [M, N]; a simdgroup COLUMNS outputs of each row
@@ -35,30 +37,35 @@ SOURCE = """
             sums[m][c] = 0.0f;
         }
     }
-    uint whole = k - k % VEC;
-    #pragma unroll(UNROLL)
-    for (uint i = lane * VEC; i < whole; i += 32 * VEC) {
-        float weights[COLUMNS][VEC];
-        for (int c = 0; c < COLUMNS; c++) {
-            for (int j = 0; j < VEC; j++) {
-                weights[c][j] = float(w[starts[c] + i + j]);
+    if (wide_rows(w, k) && wide_rows(x, k)) {
+        #pragma unroll(UNROLL)
+        for (uint i = lane * VEC; i < k; i += 32 * VEC) {
+            float weights[COLUMNS][VEC];
+            for (int c = 0; c < COLUMNS; c++) {
+                read_run(w, starts[c] + i, VEC, true, weights[c]);
             }
-        }
-        for (int m = 0; m < M; m++) {
-            for (int j = 0; j < VEC; j++) {
-                float value = float(x[ulong(m) * k + i + j]);
+            for (int m = 0; m < M; m++) {
+                float values[VEC];
+                read_run(x, ulong(m) * k + i, VEC, true, values);
                 for (int c = 0; c < COLUMNS; c++) {
-                    sums[m][c] += value * weights[c][j];
+                    for (int j = 0; j < VEC; j++) {
+                        sums[m][c] += values[j] * weights[c][j];
+                    }
                 }
             }
         }
-    }
-    if (whole + lane < k) {
-        uint i = whole + lane;
-        for (int m = 0; m < M; m++) {
-            float value = float(x[ulong(m) * k + i]);
+    } else {
+        #pragma unroll(4)
+        for (uint i = lane; i < k; i += 32) {
+            float weights[COLUMNS];
             for (int c = 0; c < COLUMNS; c++) {
-                sums[m][c] += value * float(w[starts[c] + i]);
+                weights[c] = float(w[starts[c] + i]);
+            }
+            for (int m = 0; m < M; m++) {
+                float value = float(x[ulong(m) * k + i]);
+                for (int c = 0; c < COLUMNS; c++) {
+                    sums[m][c] += value * weights[c];
+                }
             }
         }
     }
@@ -72,12 +79,13 @@ SOURCE = """
     }
 """
 
-PLAIN_PROGRAM = Program("gemv", ("x", "w"), ("out",), SOURCE.replace("@EPILOGUE@", ""))
+PLAIN_PROGRAM = Program("gemv", ("x", "w"), ("out",), SOURCE.replace("@EPILOGUE@", ""), dots.HEADER)
 BIAS_PROGRAM = Program(
     "gemv_bias",
     ("x", "w", "bias"),
     ("out",),
     SOURCE.replace("@EPILOGUE@", " + float(bias[first + c])"),
+    dots.HEADER,
 )
 
 # Variant -> (outputs of a simdgroup, simdgroups of a threadgroup).
@@ -130,7 +138,7 @@ def choose(product: Product, chip: Chip) -> str:
     """Name of the variant; needs no device, so tests can pin it."""
     if product.dtype not in (mx.float32, mx.float16, mx.bfloat16):
         return FALLBACK
-    if not 1 <= product.rows <= MAX_ROWS or 0 in (product.n, product.k):
+    if _obstacle(product):
         return FALLBACK
     if product.rows > 1 and product.n >= WIDE_OUTPUTS:
         return "4x8" if product.n >= HALF_OUTPUTS else "4x4"
@@ -139,11 +147,21 @@ def choose(product: Product, chip: Chip) -> str:
     return "1x8" if product.n >= HALF_OUTPUTS else "1x4"
 
 
+def _obstacle(product: Product) -> str:
+    """What the program cannot take, or ""."""
+    if not 1 <= product.rows <= MAX_ROWS or 0 in (product.n, product.k):
+        return f"1 to {MAX_ROWS} rows and no empty weights"
+    if min(product.rows, product.n) * product.k < 8:
+        return "no x or weights in constant memory (fewer than 8)"
+    return ""
+
+
 def launch(product: Product, variant: str) -> list[Launch]:
-    """The one dispatch of a variant; ValueError for more than MAX_ROWS rows or nothing to do."""
+    """The one dispatch of a variant; ValueError where it cannot serve the problem."""
+    obstacle = _obstacle(product)
+    if obstacle:
+        raise ValueError(f"gemv takes {obstacle}")
     rows, n, k, dtype = product.rows, product.n, product.k, product.dtype
-    if not 1 <= rows <= MAX_ROWS or 0 in (n, k):
-        raise ValueError(f"gemv takes 1 to {MAX_ROWS} rows and no empty weights")
     columns, simdgroups = GEOMETRY[variant]
     template = {
         "T": dtype,
@@ -240,9 +258,10 @@ CASES = [
     _case((7, 64), 33, "seven rows, K shorter than one step of a simdgroup", bias=True),
     _case((2, 4, 320), 2052, "eight rows, in two leading axes", bias=True),
     _case((1023,), 65, "no leading axis, odd K"),
-    _case((1, 3), 2, "fewer than 8 elements arrive in constant memory", bias=True),
+    _case((1, 3), 2, "fewer than 8 elements go to MLX", bias=True),
     _case((1, 1), 1, "one weight"),
-    _case((1, 5), 300, "only x is in constant memory, K below VEC"),
+    _case((1, 5), 300, "fewer than 8 elements of x go to MLX"),
+    _case((1, 12), 300, "K below a step, lanes idle"),
     _case((1, 4096), 7, "long K, few outputs, the bias in constant memory", bias=True),
     _case((2, 130), 40, "transposed in memory", layout="transposed"),
     _case((2, 130), 40, "starts one element into its buffer: unaligned", layout="offset"),
