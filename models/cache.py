@@ -283,10 +283,14 @@ class Cache:
 
     def advance(self, count: int) -> None:
         """Count tokens that every layer has stored."""
-        self.length += count
-        self._peak = max(self._peak, self.length)
+        self.count(count)
         if self.rows is not None:
             self.rows = self.rows + count
+
+    def count(self, tokens: int) -> None:
+        """The host's part of `advance`."""
+        self.length += tokens
+        self._peak = max(self._peak, self.length)
 
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` a row; what is there stays."""
@@ -366,14 +370,20 @@ class Cache:
         with on(self.device):
             self.replace([mx.take(x, index, axis=0) for x in self.arrays()])
 
-    def join(self, other: Cache) -> None:
-        """Add the rows of `other` behind these; both decode."""
-        tokens = max(self.length, other.length) + 1
+    @property
+    def capacity(self) -> int:
+        """Tokens a row that there is room for, as far as windows do not bound it."""
+        return max((s.slots for s in self.states if isinstance(s, KVState)), default=0)
+
+    def put(self, row: int, other: Cache) -> None:
+        """Let `other`, of one row, be row `row` of these; both decode."""
+        tokens = max(self.capacity, other.capacity, self.length + 1, other.length + 1)
         for cache in (self, other):
             cache.settle()
             cache.reserve(tokens)
         with on(self.device):
+            at = mx.array([row])
             pairs = zip(self.arrays(), other.arrays(), strict=True)
-            self.replace([mx.concatenate(list(pair), axis=0) for pair in pairs])
+            self.replace([mx.slice_update(mine, new, at, (0,)) for mine, new in pairs])
         self.length = max(self.length, other.length)
         self._peak = max(self._peak, other._peak)

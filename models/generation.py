@@ -1,16 +1,17 @@
 """The generation loop: prompt in, text out, one token at a time."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 import torchmlx as torch
-from torchmlx import Tensor
 
 from ..errors import InputError
+from .cache import Cache
 from .sampling import Sampler, Sampling
+from .stepper import Stepper, prefill
 from .tokenizer import StopMatcher, Tokenizer
 
 # Prompts are read in pieces of this many tokens, which bounds the memory of one forward pass.
@@ -36,6 +37,16 @@ class Response:
     peak_memory: int
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How a prompt is read; see stream_generate."""
+
+    cache: Cache | None
+    kv_bits: int | None
+    step: int
+    report: Callable[[int, int], None] | None
+
+
 def generate(model, tokenizer: Tokenizer, prompt: str | Sequence[int], **options) -> str:
     """The text that follows `prompt`; options are stream_generate's."""
     return "".join(r.text for r in stream_generate(model, tokenizer, prompt, **options))
@@ -49,6 +60,10 @@ def stream_generate(
     max_tokens: int = 512,
     stop: Sequence[str] = (),
     seed: int | None = None,
+    kv_bits: int | None = None,
+    prefill_step_size: int = PREFILL_STEP,
+    cache: Cache | None = None,
+    progress: Callable[[int, int], None] | None = None,
     **sampling,
 ) -> Iterator[Response]:
     """Generate from `prompt` (text, or token ids) and yield a Response for every token.
@@ -57,11 +72,18 @@ def stream_generate(
     from the checkpoint's generation_config.json, and else is greedy. Ends at any end-of-text token
     of the model, before any of the `stop` strings, after `max_tokens`, or at the model's last
     position. Raises InputError for an empty prompt or one longer than the model's positions.
+
+    The prompt is read `prefill_step_size` tokens at a time, after each of which `progress(done,
+    total)` is called. `kv_bits`, 4 or 8, keeps keys and values quantised. `cache`
+    (model.make_cache()) holds the first tokens of the prompt already, and takes what is read.
     """
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
     _check_prompt(ids, model, max_tokens)
     rules = Sampling(**{**model.generation_defaults, **sampling})
-    return _run(model, tokenizer, ids, max_tokens, tuple(stop), seed, rules)
+    if cache is not None and cache.length >= len(ids):
+        raise InputError("the cache holds the whole prompt: trim it by a token at least")
+    options = Reading(cache, kv_bits, prefill_step_size, progress)
+    return _run(model, tokenizer, ids, max_tokens, tuple(stop), seed, rules, options)
 
 
 def _check_prompt(ids: list[int], model, max_tokens: int) -> None:
@@ -80,14 +102,13 @@ def _check_prompt(ids: list[int], model, max_tokens: int) -> None:
 
 @torch.inference_mode()
 def _run(
-    model, tokenizer, ids: list[int], max_tokens: int, stop: tuple[str, ...], seed, rules
+    model, tokenizer, ids: list[int], max_tokens: int, stop: tuple[str, ...], seed, rules, options
 ) -> Iterator[Response]:
     room = model.args.max_position_embeddings - len(ids) + 1
     steps = min(max_tokens, room)
-    device = model.lm_head.weight.device
-    sampler = Sampler(rules, seed, device)
+    sampler = Sampler(rules, seed, model.model.embed_tokens.weight.device)
     started = time.perf_counter()
-    tokens = _tokens(model, torch.tensor([ids], device=device), sampler)
+    tokens = _tokens(model, ids, sampler, options)
     text, matcher = tokenizer.stream(), StopMatcher(stop)
     prompt_seconds, first = 0.0, 0.0
     for n in range(1, steps + 1):
@@ -115,22 +136,16 @@ def _run(
             return
 
 
-def _tokens(model, ids: Tensor, sampler: Sampler) -> Iterator[int]:
+def _tokens(model, ids: list[int], sampler: Sampler, options: Reading) -> Iterator[int]:
     """Sampled tokens, without end. The next step is already running while one is handed out."""
-    cache = model.make_cache()
-    sampler.observe(ids, model.args.vocab_size)
-    while ids.shape[1] > PREFILL_STEP:
-        model(ids[:, :PREFILL_STEP], cache, logits_to_keep=1)
-        mx.eval(cache.arrays())
-        ids = ids[:, PREFILL_STEP:]
-    token = _step(model, ids, cache, sampler)
-    while True:
-        following = _step(model, token, cache, sampler)
-        yield token.item()
-        token = following
-
-
-def _step(model, ids: Tensor, cache, sampler: Sampler) -> Tensor:
-    token = sampler(model(ids, cache, logits_to_keep=1)[:, -1])
+    cache = options.cache or model.make_cache(bits=options.kv_bits)
+    sampler.observe(torch.tensor([ids], device=cache.device), model.args.vocab_size)
+    step = Stepper(model, cache)
+    logits = prefill(model, cache, ids[cache.length :], options.step, options.report)
+    token = sampler(logits)
     mx.async_eval(token.mx)
-    return token
+    while True:
+        following = sampler(step(token))
+        mx.async_eval(following.mx)
+        yield int(token.item())
+        token = following

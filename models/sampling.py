@@ -1,7 +1,11 @@
-"""From logits to the next token, in transformers' order: penalty, temperature, top-k, -p, min-p."""
+"""From logits to the next token: biases, penalties, temperature, top-k, top-p, min-p in turn.
+
+The order of the filters is transformers'.
+"""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torchmlx as torch
 from torchmlx import Tensor
@@ -16,7 +20,9 @@ class Sampling:
     """How to choose a token. The defaults are greedy.
 
     temperature 0 takes the most likely token; top_k 0, top_p 1, min_p 0 and repetition_penalty 1
-    leave everything in. Raises InputError for values without a meaning.
+    leave everything in. presence_penalty is taken off the logit of each token generated before,
+    frequency_penalty once for each time it was (OpenAI's definition; the prompt does not count).
+    logit_bias, token id -> number, is added. Raises InputError for values without a meaning.
     """
 
     temperature: float = 0.0
@@ -24,6 +30,9 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, self.temperature >= 0, "at least 0 (0 is greedy)")
@@ -32,6 +41,15 @@ class Sampling:
         _check("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 to 1")
         penalty = self.repetition_penalty
         _check("repetition_penalty", penalty, penalty > 0, "above 0 (1 is none)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _check(name, getattr(self, name), True, "a finite number")
+        for token, bias in self.logit_bias.items():
+            _check(f"logit_bias of {token}", bias, True, "a finite number")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, whatever came before."""
+        return self == Sampling()
 
 
 def _check(name: str, value: float, holds: bool, wanted: str) -> None:
@@ -54,18 +72,21 @@ class Sampler:
         else:
             self.generator.manual_seed(seed)
         self._seen: Tensor | None = None
+        self._counts: Tensor | None = None
+        self._bias: Tensor | None = None
 
     def observe(self, tokens: Tensor, vocab: int) -> None:
         """Count tokens [B, n] as seen, for the repetition penalty."""
         if self.sampling.repetition_penalty == 1:
             return
-        if self._seen is None:
-            self._seen = torch.zeros((tokens.shape[0], vocab), device=tokens.device)
-        self._seen.scatter_(1, tokens, 1.0)
+        seen = self._seen
+        if seen is None:
+            seen = torch.zeros((tokens.shape[0], vocab), device=tokens.device)
+        self._seen = seen.scatter(1, tokens, 1.0)
 
     def __call__(self, logits: Tensor) -> Tensor:
         """The next token of each row, int64 [B, 1], from logits [B, vocab]."""
-        logits = logits.float()
+        logits = self._biased(logits.float())
         if self._seen is not None:
             logits = penalise(logits, self._seen, self.sampling.repetition_penalty)
         if self.sampling.temperature == 0:
@@ -74,7 +95,34 @@ class Sampler:
             probabilities = filtered(logits, self.sampling).softmax(-1)
             token = torch.multinomial(probabilities, 1, generator=self.generator)
         self.observe(token, logits.shape[-1])
+        if self._counts is not None:
+            once = torch.ones_like(token, dtype=torch.float32)
+            self._counts = self._counts.scatter_add(1, token, once)
         return token
+
+    def _biased(self, logits: Tensor) -> Tensor:
+        rules = self.sampling
+        if rules.logit_bias:
+            if self._bias is None:
+                self._bias = bias_of(rules.logit_bias, logits)
+            logits = logits + self._bias
+        if rules.presence_penalty or rules.frequency_penalty:
+            counts = torch.zeros_like(logits) if self._counts is None else self._counts
+            self._counts = counts
+            present = (counts > 0).float() * rules.presence_penalty
+            logits = logits - present - counts * rules.frequency_penalty
+        return logits
+
+
+def bias_of(given: Mapping[int, float], logits: Tensor) -> Tensor:
+    """logit_bias as a row [vocab]. Raises InputError for a token outside the vocabulary."""
+    vocab = logits.shape[-1]
+    if outside := [token for token in given if not 0 <= token < vocab]:
+        raise InputError(f"logit_bias: token {outside[0]} is outside the vocabulary of {vocab}")
+    row = [0.0] * vocab
+    for token, bias in given.items():
+        row[token] = bias
+    return torch.tensor(row, device=logits.device)
 
 
 def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

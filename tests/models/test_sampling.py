@@ -152,3 +152,19 @@ def test_long_prompts_are_read_in_pieces(tmp_path, monkeypatch):
     whole = [r.token for r in stream_generate(model, tokenizer, range(30), max_tokens=8)]
     monkeypatch.setattr("torchmlx.models.generation.PREFILL_STEP", 7)
     assert [r.token for r in stream_generate(model, tokenizer, range(30), max_tokens=8)] == whole
+
+
+def test_penalties_of_openai_count_generated_tokens_only():
+    """presence once, frequency for each time; the prompt's 4 is not counted."""
+    sampler = Sampler(Sampling(presence_penalty=0.5, frequency_penalty=1.0), None, CPU)
+    sampler.observe(tm.tensor([[4]]), 5)
+    scores = tm.tensor([[0.0, 1.0, 2.0, 3.0, 3.4]])
+    # 4: 3.4, 1.9 after one time; 3: 3.0, 1.5; 2: 2.0, 0.5; then 4 again at 1.9, 3 at 1.5.
+    assert [sampler(scores).item() for _ in range(5)] == [4, 3, 2, 4, 3]
+
+
+def test_logit_bias():
+    sampler = Sampler(Sampling(logit_bias={1: 5.0, 2: -100.0}), None, CPU)
+    assert sampler(tm.tensor([[0.0, 1.0, 7.0, 3.0]])).item() == 1
+    with pytest.raises(InputError, match="token 9 is outside the vocabulary of 4"):
+        Sampler(Sampling(logit_bias={9: 1.0}), None, CPU)(tm.tensor([[0.0, 1.0, 7.0, 3.0]]))
