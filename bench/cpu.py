@@ -113,6 +113,10 @@ def works() -> Iterator[Work]:
     for dtype in ("float32", "bfloat16"):
         yield attend("decode 1 of 4096", dtype, 1, 4096, 1.2)
         yield attend("prefill 512", dtype, 512, 512, 0.9)
+    for dtype in ("float32", "bfloat16"):
+        yield convolve((4, 32, 32), 64, 64, dtype)
+        yield convolve((4, 64, 64), 256, 256, dtype)
+        yield convolve((64, 64), 128, 128, dtype)
 
 
 def product(dtype: str) -> Work:
@@ -179,3 +183,19 @@ def attend(name: str, dtype: str, queries: int, keys: int, target: float) -> Wor
 
     return Work(f"attention {name}, 32/8 heads x 128 {dtype}",
                 lambda: mx.eval(attention(q, k, k, causal=causal)), theirs, target)  # fmt: skip
+
+
+def convolve(size: tuple[int, ...], channels: int, columns: int, dtype: str) -> Work:
+    """3x3x3 or 3x3, padded to keep the size; each side in the layout that it likes."""
+    n = len(size)
+    x, tx = pair((1, *size, channels), dtype)
+    w, tw = pair((columns, *(3,) * n, channels), dtype, (3**n * channels) ** -0.5)
+    first = (0, n + 1, *range(1, n + 1))
+    tx, tw = (t.permute(first).contiguous() for t in (tx, tw))
+    function = registry.get(f"conv{n}d").function
+    torches = torch.nn.functional.conv2d if n == 2 else torch.nn.functional.conv3d
+    mx.eval(x, w)
+    shape = "x".join(map(str, size))
+    return Work(f"conv{n}d {channels} -> {columns} on {shape} {dtype}",
+                lambda: mx.eval(function(x, w, padding=1)),
+                lambda: torches(tx, tw, None, 1, 1), 0.9)  # fmt: skip
