@@ -151,11 +151,10 @@ def flipud(input):
 
 
 @op()
-@numpy_names
-def roll(input, shifts, dim=None):
+def roll(input, shifts, dims=None):
     """Elements shifted along dims, wrapping around; without dims, as one row. torch.roll."""
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
-    dims = () if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = () if dims is None else (dims,) if isinstance(dims, int) else tuple(dims)
     if not dims:
         if len(shifts) != 1:
             raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:0")

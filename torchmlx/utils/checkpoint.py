@@ -17,6 +17,7 @@ class _Again:
     def __init__(self, function, args, kwargs, rng, context):
         self.function, self.args, self.kwargs = function, args, kwargs
         self.rng, self.context = rng, context
+        self.autocast = modes.autocast()
         self.count = 0
         self.kept: dict[int, Tensor] = {}
 
@@ -46,7 +47,12 @@ class _Again:
         if self.rng is not None:
             random.set_rng_state(self.rng)
         try:
-            with self.context, modes.enable_grad(), saved_tensors_hooks(keep, self.kept.get):
+            with (
+                self.context,
+                modes.enable_grad(),
+                modes.autocast_set(self.autocast),
+                saved_tensors_hooks(keep, self.kept.get),
+            ):
                 self.function(*self.args, **self.kwargs)
         finally:
             if self.rng is not None:
