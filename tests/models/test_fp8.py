@@ -152,7 +152,13 @@ def build() -> "transformers.PreTrainedModel":
     return theirs
 
 
-@pytest.mark.parametrize("form", FORMS)
+# Others differ from these in a name, or in how many scales there are.
+DAILY = ("block-bf16", "block-ue8m0", "channel", "modelopt-block", "static")
+
+
+@pytest.mark.parametrize(
+    "form", [f if f in DAILY else pytest.param(f, marks=pytest.mark.slow) for f in FORMS]
+)
 def test_forms(form, tmp_path):
     theirs = build()
     write(tmp_path, theirs, form)

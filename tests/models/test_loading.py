@@ -136,7 +136,14 @@ print(kept, mx.get_peak_memory(), max(peak, anonymous()) - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
-@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"dequantize": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"dtype": "float32"}, marks=pytest.mark.slow),
+        pytest.param({"dequantize": True}, marks=pytest.mark.slow),
+    ],
+)
 def test_loading_takes_little_more_than_it_keeps(tmp_path, options):
     """At most 1.15 times the bytes kept, by MLX's count and by the process's own pages."""
     fields = json.loads((tiny_model() / "config.json").read_text())

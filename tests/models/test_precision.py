@@ -42,6 +42,8 @@ MOE = dict(
 GEMMA = dict(sliding_window=40, query_pre_attn_scalar=16, layer_types=["sliding_attention"] * 2)
 GEMMA["layer_types"] = [*GEMMA["layer_types"], "full_attention"]
 
+GPT_OSS = dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=20)
+
 
 def build(kind: str, fields: dict, folder: Path):
     """transformers' model in float32 with weights that bfloat16 can hold, also in `folder`."""
@@ -112,9 +114,10 @@ def test_longer_than_a_cache_step(kind, fields, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
-        ("gemma3_text", GEMMA),
         ("qwen3_5_moe_text", DELTA | MOE),
-        ("gpt_oss", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=20)),
+        # MLX compiles C++ for every fused kernel here: 15 s.
+        pytest.param("gemma3_text", GEMMA, marks=pytest.mark.slow),
+        pytest.param("gpt_oss", GPT_OSS, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
