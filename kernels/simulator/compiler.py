@@ -31,11 +31,11 @@ STANDARD_HEADERS = (
     *("type_traits", "uniform"),
 )
 
-# Metal's attributes and qualifiers warn by the dozen: -w. As in Metal, literals without suffix are
+# As in Metal, literals without suffix are
 # float and half types round after each operation; kernels cast pointers at will. An endless loop
 # must hang, not vanish.
 LANGUAGE = (
-    *("-x", "c++", "-std=c++17", "-w", "-fno-exceptions", "-fno-rtti"),
+    *("-x", "c++", "-std=c++17", "-Wno-everything", "-fno-exceptions", "-fno-rtti"),
     *("-fno-finite-loops", "-fno-strict-aliasing", "-fPIC"),
     *("-Xclang", "-cl-single-precision-constant"),
     *("-Xclang", "-ffloat16-excess-precision=none"),
@@ -74,7 +74,7 @@ MODES = {
     "checked": ("-O1", *PLACES, *INSTRUMENTED, *UNDEFINED, UNSET),
     "counted": ("-O2", *PLACES, *INSTRUMENTED, "-fwrapv"),
     "fast": ("-O2", *PLACES, "-fwrapv", UNSET),
-    "syntax": ("-DSIM_SYNTAX",),
+    "syntax": ("-DSIM_SYNTAX", "-Wuninitialized", "-Wconditional-uninitialized"),
 }
 
 

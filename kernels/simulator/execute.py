@@ -4,7 +4,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -16,8 +17,8 @@ import numpy as np
 from ..recording import Recorded
 from . import compiler
 from .program import Buffer, Program, program
-from .result import ERROR, Report, Result, Traffic
-from .syntax import check_syntax
+from .result import ERROR, SPECIFICATION, Report, Result, Traffic
+from .syntax import check_syntax, unset_variables
 
 MODES = ("checked", "fast")
 
@@ -78,7 +79,11 @@ def execute(
         job = files.write(flags)
         printed = _run(binary, job, timeout)
         outputs = files.read_outputs()
-    return _result(recorded, binary, printed, outputs, traffic, timeout)
+    result = _result(recorded, binary, printed, outputs, traffic, timeout)
+    if mode != "checked":
+        return result
+    unset = unset_variables(recorded, folders, function_constants)
+    return replace(result, reports=(*result.reports, *_unset_reports(unset, recorded.source)))
 
 
 def _check(recorded: Recorded, inputs: Sequence[mx.array], mode: str) -> None:
@@ -252,6 +257,16 @@ def _reports(raw: list[list[str]], binary: Path, source: str) -> tuple[Report, .
             )
         )
     return tuple(found)
+
+
+def _unset_reports(found: Sequence[tuple[int, str]], source: str) -> Iterator[Report]:
+    """What clang sees without a run; in one, such a variable is not always a NaN."""
+    lines = source.split("\n")
+    for line, message in found:
+        place, text = _place("kernel.metal", line, source), lines[line - 1].strip()
+        # Others may be, or are in a branch that may never be taken.
+        severity = ERROR if "is uninitialized when used here" in message else SPECIFICATION
+        yield Report(severity, "uninitialised", message, line=line, place=place, text=text)
 
 
 def _triple(text: str) -> tuple[int, int, int]:

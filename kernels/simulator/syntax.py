@@ -6,6 +6,7 @@ bfloat and of bfloat to half. Two things that Metal allows and clang does not ar
 a struct out of or into an address space, and threadgroup variables of structs.
 """
 
+import json
 import re
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from . import compiler
 from .program import program
 
 _ERROR = re.compile(r"^(.*?):(\d+):\d+: (?:fatal )?error: (.*)$")
+_UNSET = re.compile(r"^kernel\.metal:(\d+):\d+: warning: (variable .*?)(?: \[.*)?$", re.MULTILINE)
 _NOTE = re.compile(r"^([^:]*kernel\.metal):(\d+):\d+: note: ")
 _COPY = re.compile(r"implicit (?:copy|move) (?:constructor|assignment operator)\) not viable: .*")
 # A threadgroup variable of a struct: Metal constructs none, clang looks for a way to.
@@ -42,22 +44,39 @@ def check_syntax(
 
     Lines are those of `recorded.source`. Raises NoClang without a compiler.
     """
+    return tuple(text for kind, _, text in _found(recorded, include, function_constants) if kind)
+
+
+def unset_variables(
+    recorded: Recorded,
+    include: Sequence[str | PathLike[str]] = (),
+    function_constants: Mapping[int, int | bool] | None = None,
+) -> tuple[tuple[int, str], ...]:
+    """(line of `recorded.source`, what) where clang sees that a private variable was not set."""
+    found = _found(recorded, include, function_constants)
+    return tuple((line, text) for kind, line, text in found if not kind)
+
+
+def _found(recorded, include, function_constants) -> list[tuple[bool, int, str]]:
+    """(whether an error, line or 0, text), from the cache where they are."""
     folders = tuple(Path(folder) for folder in include)
     text = program(recorded, folders, function_constants).cpp(syntax=True)
-    kept = compiler.cache_folder() / f"syntax-{compiler.key_of(text)}.txt"
+    kept = compiler.cache_folder() / f"syntax-{compiler.key_of(text)}.json"
     if not kept.exists():
-        found = "\n".join(dict.fromkeys(_check(text)))
-        compiler.keep(kept, lambda path: path.write_text(found))
-    return tuple(kept.read_text().splitlines())
+        found = list(dict.fromkeys(_check(text)))
+        compiler.keep(kept, lambda path: path.write_text(json.dumps(found)))
+    return json.loads(kept.read_text())
 
 
-def _check(text: str) -> Iterator[str]:
+def _check(text: str) -> Iterator[tuple[bool, int, str]]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "kernel.metal").write_text(text)
         command = compiler.syntax_command("kernel.metal")
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    yield from _rejected(done.stderr)
-    yield from _forbidden(done.stdout)
+    for error in (*_rejected(done.stderr), *_forbidden(done.stdout)):
+        yield True, 0, error
+    for line, warning in _UNSET.findall(done.stderr):
+        yield False, int(line), warning
 
 
 def _rejected(stderr: str) -> Iterator[str]:

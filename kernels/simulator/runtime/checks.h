@@ -14,7 +14,7 @@ enum Order { ORDERED, UNFENCED, SAME_SIMDGROUP, SAME_GROUP, OTHER_GROUP };
 struct Examined {
   char* address;
   size_t bytes;
-  bool write, atomic;
+  bool read, write, atomic;
   Site site;
   uintptr_t pc;
 };
@@ -169,6 +169,7 @@ class Checker {
       Cell& cell = cells[i];
       if (!told) told = examine_cell(region, cell, e, now);
       if (e.write) {
+        if (e.atomic && cell.atomic_write) note_other_write(cell, now);
         cell.write = now;
         cell.atomic_write = e.atomic;
         cell.initialised = true;
@@ -183,12 +184,16 @@ class Checker {
                     const Access& now) {
     const bool written = cell.write.thread != 0 &&
         (!region.threadgroup || cell.write.group == now.group);
-    if (!e.write && !written && !(region.initialised && !region.threadgroup)) {
+    if (e.read && !written && !(region.initialised && !region.threadgroup)) {
       tell(ERROR, "uninitialised", region, e, "read of memory that nobody has written");
       return true;
     }
     if (written && !(e.atomic && cell.atomic_write)) {
       if (tell_race(region, e, order(region, cell.write), cell.write, "write")) return true;
+      const Access& other = cell.other_write;
+      const bool counts = cell.atomic_write && other.thread != 0 &&
+          (!region.threadgroup || other.group == now.group);
+      if (counts && tell_race(region, e, order(region, other), other, "write")) return true;
     }
     if (e.write && !(e.atomic && cell.atomic_read))
       return tell_race(region, e, order_after_reads(region, cell), cell.read, "read");
@@ -209,6 +214,16 @@ class Checker {
                 what, earlier.thread - 1u, where),
          earlier.pc);
     return true;
+  }
+
+  // A plain access is in a race with any of the threads that wrote before; of those in other
+  // threadgroups, which no barrier orders, one is kept.
+  static void note_other_write(Cell& cell, const Access& now) {
+    const Access& last = cell.write;
+    const bool mine = last.group == now.group && last.thread == now.thread;
+    const bool keep = cell.other_write.thread != 0 && cell.other_write.group != now.group &&
+        last.group == now.group;
+    if (!mine && !keep) cell.other_write = last;
   }
 
   static void note_read(const Region& region, Cell& cell, const Access& now) {

@@ -12,9 +12,9 @@ static inline bool own_stack(const char* address) {
 }
 
 static __attribute__((noinline)) void look(
-    char* address, size_t bytes, bool write, bool atomic, Site site, uintptr_t pc) {
+    char* address, size_t bytes, bool read, bool write, bool atomic, Site site, uintptr_t pc) {
   bool inside = true;
-  if (launch.check) inside = checker.examine({address, bytes, write, atomic, site, pc});
+  if (launch.check) inside = checker.examine({address, bytes, read, write, atomic, site, pc});
   if (launch.count && inside)
     if (const Region* region = memory.buffer_of(address))
       if (region->counted && address >= region->base &&
@@ -25,7 +25,7 @@ static __attribute__((noinline)) void look(
 static inline void access(void* pointer, size_t bytes, bool write, void* pc) {
   char* address = static_cast<char*>(pointer);
   if (launch.current == nullptr || own_stack(address)) return;
-  look(address, bytes, write, false, NOWHERE, launch.in_file(pc) - 1);
+  look(address, bytes, !write, write, false, NOWHERE, launch.in_file(pc) - 1);
 }
 
 }  // namespace sim
@@ -106,10 +106,11 @@ void __ubsan_handle_type_mismatch_v1(Place* place, void* address) {
                        .c_str());
 }
 
-void sim_atomic(const volatile void* pointer, unsigned bytes, bool writes, Site site) {
+void sim_atomic(
+    const volatile void* pointer, unsigned bytes, bool reads, bool writes, Site site) {
   char* address = static_cast<char*>(const_cast<void*>(pointer));
   if (!(launch.check || launch.count) || launch.current == nullptr) return;
-  look(address, bytes, writes, true, site, 0);
+  look(address, bytes, reads, writes, true, site, 0);
 }
 
 void sim_fence(int flags) { launch.fenced |= flags & 1; }

@@ -179,8 +179,10 @@ static Kernel load(const char* path) {
   return reinterpret_cast<Kernel>(kernel);
 }
 
-// Of no use where an input brings the NaN by which it is told.
+// Of no use where an input brings the NaN by which it is told, or memory that nobody wrote does,
+// which has been reported.
 static void report_unset(const std::vector<File>& files) {
+  if (reports.hold("uninitialised") || reports.hold("undefined-lane")) return;
   for (size_t i = 0; i < files.size(); i++)
     if (files[i].initialised() && files[i].kind == "float" &&
         checker.holds_poison(memory.buffers[i]))

@@ -12,7 +12,7 @@ namespace sim {
 constexpr unsigned char POISON = 0xFF;  // NaN in every floating type
 constexpr size_t PAGE = 4096;
 constexpr size_t RED_ZONE = 64 << 10;   // around a buffer, so that a wrong write hits nothing
-constexpr size_t SMALLEST_SLOT = 1ul << 34;  // address space for a buffer
+constexpr size_t SMALLEST_SLOT = 1ul << 36;  // address space for a buffer: 2^32 floats too far
 constexpr size_t THREADGROUP_LIMIT = 32768;
 constexpr size_t THREADGROUP_ARENA = 1 << 20;
 constexpr size_t THREADGROUP_GAP = 256;  // between variables
@@ -27,6 +27,7 @@ enum Readers : uint8_t { NOBODY, ONE_THREAD, ONE_SIMDGROUP, ONE_GROUP, MANY_GROU
 // What is known of a byte.
 struct Cell {
   Access write, read;
+  Access other_write;  // atomic, of another thread than the last one
   Readers readers;
   bool atomic_write, atomic_read, initialised;
 };

@@ -86,8 +86,22 @@ static void report_divergence(Simdgroup& group, Fiber& leader, unsigned mask) {
   launch.current = nullptr;
 }
 
+static void report_disagreement(Simdgroup& group, Fiber& leader, unsigned mask) {
+  for (unsigned i = 0; i < group.count; i++) {
+    Fiber& f = lane_of(group, i);
+    if (!(mask >> i & 1) || f.same == leader.same) continue;
+    launch.current = &f;
+    report(SPECIFICATION, "undefined-lane", "", f.site, 0,
+           format("lanes of one %s ask for %d and for %d, and must agree", f.what, leader.same,
+                  f.same));
+    launch.current = nullptr;
+    return;
+  }
+}
+
 static void complete(Simdgroup& group, Fiber& leader, unsigned mask) {
   report_divergence(group, leader, mask);
+  if (launch.check && leader.wait == Wait::EXCHANGE) report_disagreement(group, leader, mask);
   traffic.simdgroup_functions++;
   if (leader.wait == Wait::SIMDGROUP_BARRIER) {
     group.epochs[0] += (leader.flags & 2) != 0;
@@ -308,13 +322,15 @@ void sim_barrier(bool simdgroup, int flags, Site site) {
 }
 
 Exchange* sim_exchange(
-    const void* mine, unsigned bytes, Site site, const char* what, Participation lanes) {
+    const void* mine, unsigned bytes, Site site, const char* what, Participation lanes,
+    int same) {
   Fiber& fiber = *launch.current;
   const Thread& t = fiber.thread;
   Simdgroup& group = launch.simdgroups[t.simdgroup_index_in_threadgroup];
   memcpy(group.incoming[t.thread_index_in_simdgroup], mine, bytes);
   fiber.bytes = bytes;
   fiber.needs_all = lanes == ALL_LANES;
+  fiber.same = same;
   wait_at(Wait::EXCHANGE, site, what);
   return &group.exchange;
 }

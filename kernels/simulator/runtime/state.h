@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
@@ -26,6 +27,7 @@ struct Fiber {
   unsigned bytes;      // that it brought to an exchange, in its simdgroup's slots
   int flags;           // of the barrier
   bool needs_all;
+  int same;            // that the lanes of an exchange have to agree on
   unsigned loads;      // device loads so far, for the traffic counters
 };
 
@@ -93,6 +95,11 @@ class Reports {
     }
     kept = report;
     order_.push_back(key);
+  }
+
+  bool hold(const std::string& kind) const {
+    return std::any_of(order_.begin(), order_.end(),
+                       [&](const Key& key) { return std::get<1>(key) == kind; });
   }
 
   // A line each, fields separated by tabs; simulator/execute.py reads them.

@@ -1,5 +1,6 @@
 """`simulate`, `simulated` and what they refuse."""
 
+import re
 from dataclasses import replace
 from importlib import import_module
 
@@ -204,3 +205,13 @@ def test_a_report_reads_well(run):
         "byte 1200 of buffer 'x', threadgroup (1, 0, 0) thread (43, 0, 0) (simdgroup 1 lane 11)\n"
         "    y[i] = x[i + 1];"
     )
+
+
+def test_the_readme_tells_what_happens(capsys):
+    """Its first program, and the reports that it shows, which it wraps."""
+    text = (compiler.HERE / "README.md").read_text()
+    source, shown = re.search(r"```python\n(.*?)```.*?```\n(.*?)```", text, re.DOTALL).groups()
+    exec(source, {})
+    printed = " ".join(capsys.readouterr().out.split())
+    for report in re.split(r"^(?=error)", shown, flags=re.MULTILINE)[1:]:
+        assert " ".join(report.split()) in printed

@@ -167,6 +167,20 @@ FAULTS = [
           severity=SPECIFICATION),
     small("variable not set", "float s;\nif (i > 5) s = x[i];\ny[i] = s;", "uninitialised",
           "y[i]", variable="y"),
+    small("integer not set", "int k;\nif (i > 5) k = 1;\ny[i] = k;", "uninitialised", "if (i > 5)",
+          severity=SPECIFICATION),
+    small("maximum not set", "float m;\nfor (uint k = 0; k < 4; k++) m = metal::max(m, x[k]);\n"
+          "y[i] = m;", "uninitialised", "metal::max", severity=SPECIFICATION),
+    small("lanes disagree on a broadcast", "y[i] = simd_broadcast(x[i], ushort(i % 32 / 2));",
+          "undefined-lane", "simd_broadcast", severity=SPECIFICATION),
+    small("threadgroup atomic not set", "threadgroup atomic_int n;\n"
+          "atomic_fetch_add_explicit(&n, 1, memory_order_relaxed);\n"
+          "threadgroup_barrier(mem_flags::mem_threadgroup);\n"
+          "y[i] = atomic_load_explicit(&n, memory_order_relaxed);", "uninitialised", "fetch_add",
+          variable="n"),
+    small("plain read of a counter", "device atomic_uint* n = (device atomic_uint*)y;\n"
+          "atomic_fetch_add_explicit(n, 1u, memory_order_relaxed);\nif (i == 1023) y[1] = y[0];",
+          "race", "if (i == 1023)", variable="y", init_value=0),
     small("private array not set", "float v[4];\nv[0] = x[i];\ny[i] = v[1 + (i & 1)];",
           "uninitialised", "y[i]", variable="y"),
     small("matrix not set", "simdgroup_float8x8 a, b(1.0f), c(0.0f);\n"
@@ -211,7 +225,8 @@ def test_planted_fault_is_found(run, x, fault):
     if fault.at:
         places = {f"source line {n}" for n in wanted}
         assert any(r.place in places and r.text for r in matching), [str(r) for r in reports]
-        assert all(r.threadgroup is not None and r.thread is not None for r in matching)
+        seen = [r for r in matching if "uninitialized" not in r.message]
+        assert all(r.threadgroup is not None and r.thread is not None for r in seen)
     assert fault.variable in {r.variable for r in matching} or not fault.variable
 
 

@@ -50,19 +50,19 @@ SIM_ATOMIC(
 #else
 template <typename A, typename T = atomic_value<A>>
 SIM_UNCHECKED T atomic_load_explicit(const A* object, memory_order, SIM_SITE) {
-  sim::sim_atomic(object, sizeof(T), false, site);
+  sim::sim_atomic(object, sizeof(T), true, false, site);
   return object->value;
 }
 template <typename A, typename T = atomic_value<A>>
 SIM_UNCHECKED void atomic_store_explicit(
     A* object, std::common_type_t<T> desired, memory_order, SIM_SITE) {
-  sim::sim_atomic(object, sizeof(T), true, site);
+  sim::sim_atomic(object, sizeof(T), false, true, site);
   object->value = desired;
 }
 #define SIM_ATOMIC(name, expression)                                                      \
   template <typename A, typename T = atomic_value<A>>                                     \
   SIM_UNCHECKED T name(A* object, std::common_type_t<T> operand, memory_order, SIM_SITE) { \
-    sim::sim_atomic(object, sizeof(T), true, site);                                       \
+    sim::sim_atomic(object, sizeof(T), true, true, site);                                 \
     const T old = object->value;                                                          \
     object->value = static_cast<T>(expression);                                           \
     return old;                                                                           \
@@ -80,7 +80,7 @@ template <typename A, typename T = atomic_value<A>>
 SIM_UNCHECKED bool atomic_compare_exchange_weak_explicit(
     A* object, T* expected, std::common_type_t<T> desired, memory_order, memory_order,
     SIM_SITE) {
-  sim::sim_atomic(object, sizeof(T), true, site);
+  sim::sim_atomic(object, sizeof(T), true, true, site);
   const T old = object->value;
   const bool same = __builtin_memcmp(&old, expected, sizeof old) == 0;
   if (same) object->value = desired;

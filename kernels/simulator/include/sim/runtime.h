@@ -54,10 +54,13 @@ extern "C" {
 extern Thread* sim_thread;
 
 void sim_barrier(bool simdgroup, int flags, Site site);
+// Lanes whose `same` differ have done what Metal leaves undefined.
 Exchange* sim_exchange(
-    const void* mine, unsigned bytes, Site site, const char* what, Participation lanes);
+    const void* mine, unsigned bytes, Site site, const char* what, Participation lanes,
+    int same = 0);
 void* sim_threadgroup_variable(int* slot, size_t bytes, size_t alignment, const char* name);
-void sim_atomic(const volatile void* address, unsigned bytes, bool writes, Site site);
+void sim_atomic(
+    const volatile void* address, unsigned bytes, bool reads, bool writes, Site site);
 void sim_fence(int flags);
 void sim_undefined(const char* what, Site site);
 }

@@ -41,12 +41,14 @@ SIM_INLINE void atomic_thread_fence(
   sim::sim_fence(static_cast<int>(flags));
 }
 
-// The value that lane `source` brought; `outside` where the lane does not exist by definition.
+// The value that lane `source` brought, or one's own where `exists` is false. `same` is what the
+// lanes have to agree on.
 template <typename T>
 SIM_UNCHECKED T exchange_lane(
-    const T& mine, int source, const char* what, sim::Site site, bool exists = true) {
+    const T& mine, int source, const char* what, sim::Site site, bool exists = true,
+    int same = 0) {
   static_assert(sizeof(T) <= sim::SLOT);
-  sim::Exchange* all = sim::sim_exchange(&mine, sizeof(T), site, what, sim::ANY_LANES);
+  sim::Exchange* all = sim::sim_exchange(&mine, sizeof(T), site, what, sim::ANY_LANES, same);
   if (!exists) return mine;
   T result;
   if (source < 0 || source >= 32 || !(all->mask >> source & 1)) {
@@ -59,26 +61,26 @@ SIM_UNCHECKED T exchange_lane(
 }
 
 #define SIM_LANE static_cast<int>(sim::sim_thread->thread_index_in_simdgroup)
-#define SIM_SHUFFLE(name, parameter, source, exists)                                      \
+#define SIM_SHUFFLE(name, parameter, source, exists, same)                                \
   template <typename T>                                                                   \
   SIM_INLINE T name(T data, ushort parameter, SIM_SITE) {                                 \
     const int lane = SIM_LANE, to = source;                                               \
-    return exchange_lane<T>(data, to, #name, site, exists);                               \
+    return exchange_lane<T>(data, to, #name, site, exists, same);                         \
   }
-// Beyond the edge up and down leave a lane its own value, which the specification calls undefined
-// for down; kernels must not use it, but may compute it.
-SIM_SHUFFLE(simd_shuffle, index, (lane & 0) + index, true)
-SIM_SHUFFLE(simd_broadcast, index, (lane & 0) + index, true)
-SIM_SHUFFLE(simd_shuffle_xor, mask, lane ^ mask, true)
-SIM_SHUFFLE(simd_shuffle_down, delta, lane + delta, to < 32)
-SIM_SHUFFLE(simd_shuffle_up, delta, lane - delta, to >= 0)
-SIM_SHUFFLE(simd_shuffle_rotate_down, delta, (lane + delta) & 31, true)
-SIM_SHUFFLE(simd_shuffle_rotate_up, delta, (lane - delta) & 31, true)
-SIM_SHUFFLE(quad_shuffle, index, (lane & ~3) + index, true)
-SIM_SHUFFLE(quad_broadcast, index, (lane & ~3) + index, true)
-SIM_SHUFFLE(quad_shuffle_xor, mask, lane ^ mask, true)
-SIM_SHUFFLE(quad_shuffle_down, delta, lane + delta, (to & ~3) == (lane & ~3))
-SIM_SHUFFLE(quad_shuffle_up, delta, lane - delta, (to & ~3) == (lane & ~3))
+// Beyond the edge up and down leave a lane its own value. But for simd_shuffle and quad_shuffle,
+// all lanes must name the same lane, mask or distance.
+SIM_SHUFFLE(simd_shuffle, index, (lane & 0) + index, true, 0)
+SIM_SHUFFLE(simd_broadcast, index, (lane & 0) + index, true, index)
+SIM_SHUFFLE(simd_shuffle_xor, mask, lane ^ mask, true, mask)
+SIM_SHUFFLE(simd_shuffle_down, delta, lane + delta, to < 32, delta)
+SIM_SHUFFLE(simd_shuffle_up, delta, lane - delta, to >= 0, delta)
+SIM_SHUFFLE(simd_shuffle_rotate_down, delta, (lane + delta) & 31, true, delta)
+SIM_SHUFFLE(simd_shuffle_rotate_up, delta, (lane - delta) & 31, true, delta)
+SIM_SHUFFLE(quad_shuffle, index, (lane & ~3) + index, true, 0)
+SIM_SHUFFLE(quad_broadcast, index, (lane & ~3) + index, true, 0)
+SIM_SHUFFLE(quad_shuffle_xor, mask, lane ^ mask, true, 0)
+SIM_SHUFFLE(quad_shuffle_down, delta, lane + delta, (to & ~3) == (lane & ~3), 0)
+SIM_SHUFFLE(quad_shuffle_up, delta, lane - delta, (to & ~3) == (lane & ~3), 0)
 #undef SIM_SHUFFLE
 
 template <typename T>
