@@ -468,7 +468,7 @@ CASES = [
     _case(2, 4, 11, 100, 200, "FP8, blocks cut off at every edge, rows unaligned", fp8="float32"),
     _case(2, 2, 11, 40, 150, "FP8, a scale for each output", fp8="float32", kind="row"),
     _case(1, 2, 11, 48, 32, "FP8, a scale for each expert", fp8="bfloat16", kind="expert"),
-    _case(1, 3, 11, 2100, 16, "one expert's hidden values staged at a time"),
+    _case(1, 3, 11, 2100, 48, "one expert's hidden values staged at a time"),
     _case(2, 4, 4, 32, 64, "experts that do not exist add nothing", absent),
     _case(1, 1, 1, 2, 3, "fewer than 8 weights go to MLX", absent),
     _case(6, 1, 11, 32, 64, "NaN and infinity in x stay with their tokens", x="specials"),

@@ -45,9 +45,11 @@ LOAD_X = """for (uint r = simdgroup; r < BM; r += TILE_SIMDGROUPS) {
             float value = 0.0f;
             if (row0 + r < rows && begin + lane < k) {
                 value = widen(x[ulong(row0 + r) * k + begin + lane]);
-                if (X_SCALES == 2) {
-                    value *= float(scale_x[ulong(row0 + r) * blocks + begin / BLOCK]);
-                }
+            }
+            if (X_SCALES == 2) {
+                bool reads = lane == 0 && row0 + r < rows;
+                ulong at = ulong(row0 + r) * blocks + begin / BLOCK;
+                value *= metal::simd_broadcast(reads ? float(scale_x[at]) : 0.0f, ushort(0));
             }
             a[r * ROW + lane] = TILE(value);
         }"""
