@@ -83,6 +83,33 @@ def test_prefixes(tmp_path, rename):
     np.testing.assert_array_equal(logits(copied(tmp_path, rename)), logits(tiny_model()))
 
 
+def test_stacked_codes(tmp_path):
+    """Experts in FP8 as transformers holds them: one tensor a projection, scales stacked alike."""
+    source = tiny_model()
+    copy_settings(source, tmp_path)
+    with Checkpoint(source) as checkpoint:
+        tensors = {info.name: (info.dtype, array) for info, array in checkpoint.items()}
+    for layer in range(4):
+        path = f"model.layers.{layer}.mlp.experts"
+        for ending, stacked in (("weight", ""), ("weight_scale_inv", "_scale_inv")):
+            parts = {
+                kind: mx.stack(
+                    [tensors.pop(f"{path}.{e}.{kind}_proj.{ending}")[1] for e in range(8)]
+                )
+                for kind in ("gate", "up", "down")
+            }
+            both = mx.concatenate([parts["gate"], parts["up"]], axis=1)
+            dtype = "BF16" if stacked else "F8_E4M3"
+            tensors[f"{path}.gate_up_proj{stacked}"] = (dtype, both)
+            tensors[f"{path}.down_proj{stacked}"] = (dtype, parts["down"])
+    sizes = {name: array.nbytes for name, (_, array) in tensors.items()}
+    save_sharded(tmp_path, sizes, tensors.__getitem__)
+    np.testing.assert_array_equal(logits(tmp_path), logits(source))
+    np.testing.assert_array_equal(
+        logits(tmp_path, dequantize=True), logits(source, dequantize=True)
+    )
+
+
 def test_the_same_weight_under_two_names(tmp_path):
     folder = copied(tmp_path, extra={"language_model.model.norm.weight": (128,)})
     with pytest.raises(InputError, match="are the same weight; remove one"):
