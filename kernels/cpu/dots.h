@@ -8,8 +8,8 @@ namespace torchmlx::ISA {
 // Rows of x that are multiplied at a time: as many as there are registers for.
 constexpr int64_t MOST_ROWS = W == 16 ? 8 : 4;
 
-// Bytes by which weights are asked for before they are needed. They are read in order, one row after
-// another: four rows of 2 KiB at a time come at half the speed (AMD EPYC, Zen 4, 2026-12-02).
+// Bytes by which weights are asked for before they are needed. They are read in order, row after
+// row: four rows of 2 KiB at a time come at half the speed (AMD EPYC, Zen 4, 2026-12-02).
 constexpr int64_t AHEAD = 2048;
 
 // Rows of weights whose sums a task keeps at a time.
@@ -115,6 +115,7 @@ INLINE void dots(int64_t k, const uint32_t* const (&x)[R], const typename Format
       }
     }
     for (; at + Format::STEP <= end; at += Format::STEP, word += WORDS) {
+      __builtin_prefetch(reinterpret_cast<const char*>(w + at) + AHEAD);
       Format::read(w + at, parts);
       add_step<Format, Words>(sums[0], x, word, parts);
     }

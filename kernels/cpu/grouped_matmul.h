@@ -5,7 +5,7 @@
 namespace torchmlx {
 
 // Products of groups, which end at offs[0], offs[1], ..., clamped to [0, m] or [0, k].
-// Rows of a are jagged: out[m, n] = a[m, k] @ b[group of the row]; rows beyond the last group are 0.
+// Rows of a are jagged: out[m, n] = a[m, k] @ b[group of the row]; rows of no group are zero.
 // inner: k is jagged: out[group] = a[:, of the group] @ b[of the group, :].
 struct GroupedMatmul {
   Type type;

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from torchmlx.kernels import e4m3, moe_decode, native
+from torchmlx.kernels import quantized_matmul as quantized
 from torchmlx.kernels.accuracy import judge, to_numpy
 from torchmlx.kernels.dispatch import trace, use
 from torchmlx.kernels.fp8_matmul import fp8_linear, reference
@@ -125,3 +126,55 @@ def test_many_tokens_share_experts(extension, isa):
             extension.set_threads(threads)
             with use("cpu"):
                 assert judge(moe_decode.moe_decode(*arrays), want, limit).fault == ""
+
+
+def test_other_bits_go_to_mlx(extension):
+    rng = np.random.default_rng(0)
+    x = mx.array(rng.standard_normal((2, 192), np.float32))
+    for bits in (2, 3, 5, 6):
+        form = {"group_size": 64, "bits": bits, "mode": "affine"}
+        w = mx.quantize(mx.array(rng.standard_normal((16, 192), np.float32)), **form)
+        with trace() as calls:
+            got = quantized.quantized_matmul(x, *w, **form)
+        assert calls[-1].backend == "fallback"
+        assert judge(got, quantized.reference(*map(to_numpy, (x, *w)), **form), 1e-11).fault == ""
+
+
+@pytest.mark.parametrize("isa", SETS)
+@pytest.mark.parametrize("mode", quantized.DEFAULTS)
+def test_quantised_products_of_all_remainders(extension, isa, mode):
+    """Weights that MLX quantised: k in whole and broken steps, rows in whole and broken runs."""
+    extension.use_instruction_set(isa)
+    rng = np.random.default_rng(0)
+    group = quantized.DEFAULTS[mode][0]
+    for n, groups in ((1, 1), (5, 3), (33, 9), (70, 34)):
+        k = max(group, 32) * groups
+        w = mx.quantize(mx.array(rng.standard_normal((n, k), np.float32)), mode=mode)
+        form = dict(zip(("group_size", "bits"), quantized.DEFAULTS[mode], strict=True), mode=mode)
+        for dtype, limit in DTYPES.items():
+            for rows in (1, 2, 4, 7, 9, 25):
+                x = mx.array(rng.standard_normal((rows, k), np.float32)).astype(dtype)
+                want = quantized.reference(*map(to_numpy, (x, *w)), **form)
+                got = quantized.quantized_matmul(x, *w, mode=mode)
+                assert judge(got, want, 5 * limit).fault == "", (n, k, rows, dtype)
+
+
+@pytest.mark.parametrize("isa", SETS)
+def test_nan_and_infinite_scales(extension, isa):
+    """e4m3 codes and scales that are NaN; an exponent of 255 is infinity, as MLX has it."""
+    extension.use_instruction_set(isa)
+    for rows in (1, 30):
+        x = mx.ones((rows, 64))
+        words = mx.full((3, 16), 0x38383838, mx.uint32)
+        words[1, 5] = mx.array(0xFF383838, mx.uint32)
+        scales = mx.full((3, 2), 127, mx.uint8)
+        got = to_numpy(quantized.quantized_matmul(x, words, scales, mode="mxfp8"))
+        np.testing.assert_array_equal(got, np.tile([64.0, np.nan, 64.0], (rows, 1)))
+        words, scales = mx.full((3, 8), 0x22222222, mx.uint32), mx.full((3, 2), 127, mx.uint8)
+        scales[2, 1] = mx.array(255, mx.uint8)
+        got = to_numpy(quantized.quantized_matmul(x, words, scales, mode="mxfp4"))
+        np.testing.assert_array_equal(got, np.tile([64.0, 64.0, np.inf], (rows, 1)))
+        scales = mx.full((3, 4), 0x38, mx.uint8)
+        scales[0, 3] = mx.array(0x7F, mx.uint8)
+        got = to_numpy(quantized.quantized_matmul(x, words, scales, mode="nvfp4"))
+        np.testing.assert_array_equal(got, np.tile([np.nan, 64.0, 64.0], (rows, 1)))
