@@ -9,7 +9,7 @@ import mlx.core as mx
 import torchmlx as torch
 
 from ..errors import InputError
-from .cache import Cache
+from .prompt_cache import PromptCache
 from .sampling import Sampler, Sampling
 from .stepper import Stepper, prefill
 from .tokenizer import StopMatcher, Tokenizer
@@ -41,7 +41,7 @@ class Response:
 class Reading:
     """How a prompt is read; see stream_generate."""
 
-    cache: Cache | None
+    prompts: PromptCache | None
     kv_bits: int | None
     step: int
     report: Callable[[int, int], None] | None
@@ -62,7 +62,7 @@ def stream_generate(
     seed: int | None = None,
     kv_bits: int | None = None,
     prefill_step_size: int = PREFILL_STEP,
-    cache: Cache | None = None,
+    prompt_cache: PromptCache | None = None,
     progress: Callable[[int, int], None] | None = None,
     **sampling,
 ) -> Iterator[Response]:
@@ -74,15 +74,13 @@ def stream_generate(
     position. Raises InputError for an empty prompt or one longer than the model's positions.
 
     The prompt is read `prefill_step_size` tokens at a time, after each of which `progress(done,
-    total)` is called. `kv_bits`, 4 or 8, keeps keys and values quantised. `cache`
-    (model.make_cache()) holds the first tokens of the prompt already, and takes what is read.
+    total)` is called. `kv_bits`, 4 or 8, keeps keys and values quantised. What `prompt_cache` knows
+    of the prompt is not read again, and it learns this prompt.
     """
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
     _check_prompt(ids, model, max_tokens)
     rules = Sampling(**{**model.generation_defaults, **sampling})
-    if cache is not None and cache.length >= len(ids):
-        raise InputError("the cache holds the whole prompt: trim it by a token at least")
-    options = Reading(cache, kv_bits, prefill_step_size, progress)
+    options = Reading(prompt_cache, kv_bits, prefill_step_size, progress)
     return _run(model, tokenizer, ids, max_tokens, tuple(stop), seed, rules, options)
 
 
@@ -138,10 +136,13 @@ def _run(
 
 def _tokens(model, ids: list[int], sampler: Sampler, options: Reading) -> Iterator[int]:
     """Sampled tokens, without end. The next step is already running while one is handed out."""
-    cache = options.cache or model.make_cache(bits=options.kv_bits)
+    known, kept = options.prompts.fetch(ids) if options.prompts is not None else (None, 0)
+    cache = known or model.make_cache(bits=options.kv_bits)
     sampler.observe(torch.tensor([ids], device=cache.device), model.args.vocab_size)
     step = Stepper(model, cache)
-    logits = prefill(model, cache, ids[cache.length :], options.step, options.report)
+    logits = prefill(model, cache, ids[kept:], options.step, options.report)
+    if options.prompts is not None:
+        options.prompts.store(ids, cache.copy())
     token = sampler(logits)
     mx.async_eval(token.mx)
     while True:

@@ -85,7 +85,10 @@ DAMAGE = {
         lambda f: rewrite(f, lambda t: t.update({"model.norm.weight": mx.zeros((32,), mx.int32)})),
         "model.norm.weight",
     ),
-    "unknown model": (lambda f: edit(f, "config.json", model_type="gpt9"), "supported: gemma3_text, gpt_oss"),
+    "unknown model": (
+        lambda f: edit(f, "config.json", model_type="gpt9"),
+        "supported: gemma3_text, gpt_oss",
+    ),
     "other activation": (lambda f: edit(f, "config.json", hidden_act="gelu"), "hidden_act"),
     "negative size": (lambda f: edit(f, "config.json", hidden_size=-1), "hidden_size"),
     "sliding window": (

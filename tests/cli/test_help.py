@@ -3,7 +3,10 @@ import pytest
 FLAGS = {
     "generate": """--model --prompt --max-tokens --temperature --top-p --top-k --min-p
         --repetition-penalty --stop --seed --system --raw --dtype --device --revision --json
-        --force""",
+        --force --template-var --kv-bits --prefill-step-size""",
+    "chat": "--model --system --template-var --temperature --max-tokens --dtype /clear /undo",
+    "serve": "--model --host --port --rows --waiting --max-tokens --timeout --kv-bits --dtype",
+    "eval": "--model --text --context --json --dtype",
     "convert": "SRC OUT --dtype --force",
     "doctor": "--json",
     "kernels list": "--json",

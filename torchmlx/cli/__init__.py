@@ -7,9 +7,9 @@ import os
 import sys
 
 from ..errors import InputError
-from . import convert, demo, doctor, generate, kernels, run
+from . import chat, convert, demo, doctor, evaluate, generate, kernels, run, serve
 
-COMMANDS = (generate, convert, run, demo, kernels, doctor)
+COMMANDS = (generate, chat, serve, evaluate, convert, run, demo, kernels, doctor)
 
 BAD_INPUT, FAILED, INTERRUPTED, BROKEN_PIPE = 2, 1, 130, 141
 

@@ -30,8 +30,8 @@ def add(commands) -> None:
     )
     parser.set_defaults(run=run)
     _add_input_flags(parser)
-    _add_sampling_flags(parser)
-    _add_model_flags(parser)
+    add_sampling_flags(parser)
+    add_model_flags(parser)
     parser.add_argument(
         "--json", action="store_true", help="one JSON object on stdout at the end, no streaming"
     )
@@ -39,12 +39,7 @@ def add(commands) -> None:
 
 def _add_input_flags(parser: argparse.ArgumentParser) -> None:
     flag = parser.add_argument
-    flag(
-        "--model",
-        required=True,
-        metavar="PATH|REPO",
-        help="a checkpoint's folder, or a repository on the Hugging Face hub (owner/name)",
-    )
+    add_model_flag(flag)
     flag("--prompt", required=True, metavar="TEXT", help="the prompt; - reads it from stdin")
     flag("--system", metavar="TEXT", help="system message (default: the chat template's)")
     flag(
@@ -52,9 +47,40 @@ def _add_input_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="continue the prompt as it stands, without the chat template",
     )
+    add_template_flag(flag)
+    flag(
+        "--prefill-step-size",
+        type=values.max_tokens,
+        metavar="N",
+        help="read the prompt N tokens at a time (default: 2048)",
+    )
+    flag("--kv-bits", type=int, choices=(4, 8), help="keep keys and values in so many bits")
 
 
-def _add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+def add_model_flag(flag) -> None:
+    """--model, for every command that loads one."""
+    flag(
+        "--model",
+        required=True,
+        metavar="PATH|REPO",
+        help="a checkpoint's folder, or a repository on the Hugging Face hub (owner/name)",
+    )
+
+
+def add_template_flag(flag) -> None:
+    """--template-var, for commands that make prompts of messages."""
+    flag(
+        "--template-var",
+        type=values.template_variable,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable of the chat template, e.g. enable_thinking=false; may be repeated",
+    )
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """How tokens are chosen, and when to stop."""
     group = parser.add_argument_group(
         "sampling",
         "Where a flag is absent, the checkpoint's generation_config.json decides, and without\n"
@@ -95,7 +121,8 @@ def _add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     flag("--seed", type=values.seed, metavar="N", help="same seed, same text (default: random)")
 
 
-def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """How a model is loaded."""
     group = parser.add_argument_group("model")
     flag = group.add_argument
     flag("--dtype", choices=values.DTYPES, help="compute in this dtype (default: the checkpoint's)")
@@ -115,11 +142,29 @@ def run(args: argparse.Namespace) -> int:
     if args.raw and args.system is not None:
         raise InputError("--system needs the chat template: leave out --raw or --system")
 
+    if args.raw and args.template_var:
+        raise InputError("--template-var needs the chat template: leave out --raw")
+    started = time.perf_counter()
+    model, tokenizer = load_model(args)
+    loaded = time.perf_counter()
+    variables = dict(args.template_var)
+    ids = prompt if args.raw else as_chat(tokenizer, prompt, args.system, variables)
+    with terminal.bar("reading the prompt") as progress:
+        reading = {name: getattr(args, name) for name in ("kv_bits", "prefill_step_size")}
+        responses = stream(model, tokenizer, ids, args, progress=progress, **reading)
+        if args.json:
+            _print_json(responses, load_seconds=loaded - started)
+        else:
+            _print_text(responses)
+    return 0
+
+
+def load_model(args: argparse.Namespace):
+    """The model and tokenizer that the flags name."""
     from .. import models
 
-    started = time.perf_counter()
     with _reading(args.model):
-        model, tokenizer = models.load(
+        return models.load(
             args.model,
             dtype=args.dtype,
             device=args.device,
@@ -127,21 +172,22 @@ def run(args: argparse.Namespace) -> int:
             force=args.force,
             dequantize=args.dequantize,
         )
-    loaded = time.perf_counter()
-    responses = models.stream_generate(
+
+
+def stream(model, tokenizer, prompt, args: argparse.Namespace, **options):
+    """stream_generate with the sampling flags; options that are None are left out."""
+    from .. import models
+
+    options |= {name: getattr(args, name) for name in SAMPLING}
+    return models.stream_generate(
         model,
         tokenizer,
-        prompt if args.raw else as_chat(tokenizer, prompt, args.system),
+        prompt,
         max_tokens=args.max_tokens,
         stop=args.stop,
         seed=args.seed,
-        **{name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None},
+        **{name: value for name, value in options.items() if value is not None},
     )
-    if args.json:
-        _print_json(responses, load_seconds=loaded - started)
-    else:
-        _print_text(responses)
-    return 0
 
 
 def read_prompt(text: str) -> str:
@@ -156,16 +202,18 @@ def read_prompt(text: str) -> str:
     return prompt
 
 
-def as_chat(tokenizer, prompt: str, system: str | None) -> str | list[int]:
+def as_chat(tokenizer, prompt: str, system: str | None, variables: dict) -> str | list[int]:
     """The prompt inside the model's chat template; a model without one continues the prompt."""
     if tokenizer.chat_template is None:
         if system is not None:
             raise InputError("this model has no chat template, so --system has no place")
+        if variables:
+            raise InputError("this model has no chat template, so --template-var has no place")
         return prompt
     messages = [{"role": "user", "content": prompt}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    return tokenizer.encode_chat(messages)
+    return tokenizer.encode_chat(messages, **variables)
 
 
 def _reading(model: str):

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 
 def print_json(value: object) -> None:
@@ -38,6 +38,29 @@ def status(message: str) -> contextlib.AbstractContextManager:
     from rich.markup import escape
 
     return Console(stderr=True).status(escape(message))
+
+
+@contextlib.contextmanager
+def bar(message: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on stderr: call what this yields with (done, total); it goes when all is done.
+
+    Yields None where stderr is no terminal.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(message, total=None)
+
+        def report(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+            if done >= total:
+                progress.stop()
+
+        yield report
 
 
 def gibibytes(size: float) -> str:

@@ -4,6 +4,7 @@ argparse puts the flag's name before the message: "argument --top-p: must be ...
 """
 
 import argparse
+import json
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -35,6 +36,8 @@ top_k = _checked(int, lambda x: x >= 0, "a whole number of at least 0 (0 keeps a
 min_p = _checked(float, lambda x: 0 <= x <= 1, "between 0 and 1 (0 keeps all)")
 repetition_penalty = _checked(float, lambda x: x > 0, "a number above 0 (1 is no penalty)")
 max_tokens = _checked(int, lambda x: x >= 1, "a whole number of at least 1")
+port = _checked(int, lambda x: 0 <= x < 65536, "a port from 0 to 65535")
+seconds = _checked(float, lambda x: x > 0, "a number of seconds above 0")
 seed = _checked(int, lambda x: 0 <= x < 2**64, "a whole number from 0 to 2**64 - 1")
 
 
@@ -43,3 +46,14 @@ def stop(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("must not be empty")
     return text
+
+
+def template_variable(text: str) -> tuple[str, object]:
+    """NAME=VALUE for a chat template; VALUE is JSON (true, 3) where it can be, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

@@ -1,0 +1,271 @@
+"""Continuous batching: requests join and leave a running batch, a token a step for all of them.
+
+One thread (`Engine`) owns the model. A request's prompt is read alone and its cache put into a free
+row; each row has its own length, so no row waits for another and nothing is padded.
+"""
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+import torchmlx as torch
+from torchmlx import Tensor
+
+from .cache import Cache
+from .prompt_cache import PromptCache
+from .sampling import Sampler, Sampling
+from .stepper import Stepper, prefill
+from .tokenizer import StopMatcher, Tokenizer
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a request hears of one token; `finish_reason` is "stop", "length" or "error" at the end.
+
+    logprob and top (token id, logprob) are of the model's own distribution, where asked for.
+    """
+
+    text: str
+    token: int
+    finish_reason: str | None
+    logprob: float | None = None
+    top: Sequence[tuple[int, float]] = ()
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt and how to go on from it; `emit` is called with every Event, by the engine's thread.
+
+    Set `cancelled` to leave early. `logprobs` is how many alternatives are wanted; None for no
+    probabilities at all.
+    """
+
+    ids: list[int]
+    emit: Callable[[Event], None]
+    rules: Sampling = field(default_factory=Sampling)
+    max_tokens: int = 512
+    stop: Sequence[str] = ()
+    seed: int | None = None
+    logprobs: int | None = None
+    cancelled: bool = False
+    cached_tokens: int = 0
+
+
+class BusyError(Exception):
+    """Too many requests wait already."""
+
+
+class Row:
+    """A request that runs, and what belongs to its newest token, which is not read yet."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, device):
+        self.request = request
+        self.sampler = Sampler(request.rules, request.seed, device)
+        self.text, self.matcher = tokenizer.stream(), StopMatcher(request.stop)
+        self.generated, self.length = 0, len(request.ids)
+        self.odds: list[Tensor] = []
+
+    def sample(self, logits: Tensor) -> Tensor:
+        """The next token [1, 1] from logits [1, vocab]; nothing waits for the device."""
+        token = self.sampler(logits)
+        if self.request.logprobs is not None:
+            every = logits.float().log_softmax(-1)
+            best = torch.topk(every, max(self.request.logprobs, 1))
+            self.odds = [every.gather(1, token), best.values, best.indices]
+        return token
+
+    def deliver(self, token: int, ends: frozenset[int]) -> bool:
+        """Hand out a token; whether it was the last."""
+        self.generated += 1
+        ended = token in ends
+        piece = self.matcher.push("" if ended else self.text.push(token))
+        limit = self.generated == self.request.max_tokens
+        reason = "stop" if ended or self.matcher.matched else "length" if limit else None
+        if reason:
+            piece += self.matcher.push(self.text.finish()) + self.matcher.finish()
+            reason = "stop" if self.matcher.matched else reason
+        logprob, top = None, []
+        if self.odds:
+            chosen, values, indices = (x.flatten().tolist() for x in self.odds)
+            count = self.request.logprobs or 0
+            logprob, top = chosen[0], list(zip(indices, values, strict=True))[:count]
+        self.request.emit(Event(piece, token, reason, logprob, top))
+        return reason is not None
+
+
+class Engine:
+    """Runs requests in a thread of its own, up to `rows` at a time, `waiting` more in a queue."""
+
+    def __init__(
+        self,
+        model,
+        tokenizer: Tokenizer,
+        rows: int = 32,
+        waiting: int = 128,
+        prefill_step: int = 2048,
+        prompts: PromptCache | None = None,
+        kv_bits: int | None = None,
+    ):
+        self.model, self.tokenizer = model, tokenizer
+        self.most, self.most_waiting, self.prefill_step = rows, waiting, prefill_step
+        self.prompts = PromptCache() if prompts is None else prompts
+        self.kv_bits = kv_bits
+        self.rows: list[Row | None] = []
+        self._waiting: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._clear()
+        self._thread = threading.Thread(target=self._run, name="torchmlx-engine", daemon=True)
+        self._thread.start()
+
+    def _clear(self) -> None:
+        self.rows, self._stepper, self._tokens = [], None, None
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises BusyError when the queue is full."""
+        with self._changed:
+            if self._closed or len(self._waiting) >= self.most_waiting:
+                raise BusyError(f"{len(self._waiting)} requests wait already; try again later")
+            self._waiting.append(request)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread after the step it is in; requests that run hear nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    @property
+    def running(self) -> int:
+        return sum(row is not None for row in self.rows)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while not self._closed:
+                try:
+                    request = self._next()
+                    if request is not None:
+                        self._admit(request)
+                    if self.running:
+                        self._step()
+                except Exception as error:  # one request's fault must not end all service
+                    self._fail(error)
+
+    def _next(self) -> Request | None:
+        """A request to admit; None where there is none or no room. Waits for something to do."""
+        with self._changed:
+            while not self._closed and not self._waiting and not self.running:
+                self._changed.wait()
+            while self._waiting and self.running < self.most:
+                request = self._waiting.popleft()
+                if not request.cancelled:
+                    return request
+            return None
+
+    def _fail(self, error: Exception) -> None:
+        for row in self.rows:
+            if row is not None:
+                row.request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
+        self._clear()
+
+    def _admit(self, request: Request) -> None:
+        """Read the prompt and give the request a row."""
+        try:
+            cache, kept = self.prompts.fetch(request.ids)
+            cache = cache or self.model.make_cache(bits=self.kv_bits)
+            request.cached_tokens = kept
+            row = Row(request, self.tokenizer, cache.device)
+            ids = torch.tensor([request.ids], device=cache.device)
+            row.sampler.observe(ids, self.model.args.vocab_size)
+            logits = prefill(self.model, cache, request.ids[kept:], self.prefill_step)
+            token = row.sample(logits)
+            mx.eval(token.mx)
+            self.prompts.store(request.ids, cache.copy())
+        except Exception as error:
+            request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
+            return
+        self._place(row, cache, token)
+
+    def _place(self, row: Row, cache: Cache, token: Tensor) -> None:
+        if self._stepper is None or self._tokens is None:
+            cache.settle()
+            self._stepper, self._tokens = Stepper(self.model, cache), token
+            self.rows = [row]
+            return
+        batch = self._stepper.cache
+        if None not in self.rows:
+            # Twice the rows, so that the step is traced for few sizes; the new ones are copies.
+            size = len(self.rows)
+            batch.take([*range(size), *itertools.repeat(0, size)])
+            self._tokens = torch.cat((self._tokens, self._tokens))
+            self.rows += [None] * size
+        index = self.rows.index(None)
+        batch.put(index, cache)
+        before, after = self._tokens[:index], self._tokens[index + 1 :]
+        self._tokens = torch.cat((before, token, after))
+        self.rows[index] = row
+
+    def _step(self) -> None:
+        """Start the next token of every row, then hand out the one before."""
+        stepper, tokens = self._stepper, self._tokens
+        assert stepper is not None and tokens is not None
+        active = [row for row in self.rows if row is not None]
+        stepper.cache.length = max(row.length for row in active)
+        logits = stepper(tokens)
+        # What comes with the tokens to hand out, before sampling replaces it.
+        odds = [row.odds for row in active]
+        following = self._sample(logits)
+        newer = [row.odds for row in active]
+        mx.async_eval(following.mx)
+        values = tokens.flatten().tolist()
+        for index, row in enumerate(self.rows):
+            if row is None:
+                continue
+            row.odds = odds[active.index(row)]
+            done = row.request.cancelled or row.deliver(values[index], self.model.eos_token_ids)
+            row.odds = newer[active.index(row)]
+            row.length += 1
+            if done:
+                self.rows[index] = None
+        self._tokens = following
+        self._shrink()
+
+    def _sample(self, logits: Tensor) -> Tensor:
+        plain = all(
+            row is None or (row.request.rules.greedy and row.request.logprobs is None)
+            for row in self.rows
+        )
+        if plain:
+            return logits.argmax(-1, keepdim=True)
+        parts = [
+            logits[i : i + 1].argmax(-1, keepdim=True)
+            if row is None
+            else row.sample(logits[i : i + 1])
+            for i, row in enumerate(self.rows)
+        ]
+        return torch.cat(parts)
+
+    def _shrink(self) -> None:
+        """Halve the batch while half of it is free."""
+        if not self.running:
+            self._clear()
+            return
+        size = len(self.rows)
+        while size > 1 and self.running <= size // 2:
+            size //= 2
+        if size == len(self.rows) or self._stepper is None or self._tokens is None:
+            return
+        used = [i for i, row in enumerate(self.rows) if row is not None]
+        order = used + used[:1] * (size - len(used))
+        self._stepper.cache.take(order)
+        self._tokens = self._tokens[torch.tensor(order, device=self._tokens.device)]
+        self.rows = [self.rows[i] for i in used] + [None] * (size - len(used))
