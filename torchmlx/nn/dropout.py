@@ -7,16 +7,28 @@ import warnings
 
 import numpy as np
 
+from ..core import layout
 from ..core.device import CPU
 from ..core.op import TABLE
 from ..core.tensor import Tensor
 
 
 def _noise(input: Tensor, shape, p: float, scale: float) -> Tensor:
-    """0 where dropped (probability p), `scale` elsewhere, in input's dtype."""
+    """0 where dropped (probability p), `scale` elsewhere, in input's dtype.
+
+    A mask of input's shape is drawn in the order of input's memory, as torch draws it.
+    """
     from ..random import dropout_mask
 
-    return dropout_mask(tuple(shape), p).to(device=input.device, dtype=input.dtype) * scale
+    shape = tuple(shape)
+    strides = layout.preserved(shape, input._strides) if shape == tuple(input.shape) else None
+    if strides is None:
+        mask = dropout_mask(shape, p)
+    else:
+        order = sorted(range(len(shape)), key=lambda d: -strides[d])
+        mask = dropout_mask(tuple(shape[d] for d in order), p)
+        mask = mask.permute(*sorted(range(len(shape)), key=order.__getitem__))  # type: ignore[attr-defined]
+    return mask.to(device=input.device, dtype=input.dtype) * scale
 
 
 def _check(p: float) -> None:

@@ -174,9 +174,11 @@ class MultiheadAttention(Module):
             output = weights @ v
         else:
             output = F.scaled_dot_product_attention(q, k, v, mask, p)
-        output = self.out_proj(output.transpose(1, 2).reshape(batch, rows, self.embed_dim))
+        # Length first in memory, as torch leaves it: dropout draws in that order.
+        output = output.permute(2, 0, 1, 3).reshape(rows, batch, self.embed_dim)
+        output = self.out_proj(output)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
         if not batched:
-            return output.squeeze(0), None if weights is None else weights.squeeze(0)
-        return output if self.batch_first else output.transpose(0, 1), weights
+            return output.squeeze(1), None if weights is None else weights.squeeze(0)
+        return output.transpose(0, 1) if self.batch_first else output, weights
