@@ -1,13 +1,14 @@
 """Our kernels on this machine's own device as plain rows: right or wrong, and how fast."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from statistics import median
 from typing import Any
 
 import mlx.core as mx
 
+from . import registry
 from .dispatch import trace
 from .kernel import Kernel
 from .simulator.report import as_tuple, verdict
@@ -32,6 +33,17 @@ def seconds(call: Callable[[], Any]) -> float:
         mx.eval(call())
         took.append(time.perf_counter() - began)
     return median(took)
+
+
+def cases(names: Sequence[str] = ()) -> Iterator[tuple[Kernel, Case, str]]:
+    """(kernel, case, dtype) of every case, each in one of its kernel's dtypes by turns.
+
+    names: of the kernels, all if empty; KeyError for an unknown one.
+    """
+    for kernel in [registry.get(name) for name in names or registry.names()]:
+        dtypes = list(kernel.nmse)
+        for i, case in enumerate(kernel.cases):
+            yield kernel, case, dtypes[i % len(dtypes)]
 
 
 def check(kernel: Kernel, case: Case, dtype: str) -> dict[str, Any]:

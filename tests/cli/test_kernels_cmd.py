@@ -43,6 +43,7 @@ def few_cases(monkeypatch):
                 yield kernel, case, dtype, variant
 
     monkeypatch.setattr(report, "cases", cases)
+    monkeypatch.setattr(measure, "cases", cases)
     monkeypatch.setattr(measure, "REPEATS", 1)
     monkeypatch.setattr(measure, "copy_bandwidth", lambda: 8e9)
 
@@ -164,3 +165,12 @@ def test_a_missing_compiler_is_one_line(torchmlx, monkeypatch):
 def test_the_measured_copy(monkeypatch):
     monkeypatch.undo()
     assert measure.copy_bandwidth() > 1e8
+
+
+def test_the_device_runs_every_case(monkeypatch):
+    """Also those that no Metal program of ours serves; in the simulator there are none of them."""
+    monkeypatch.undo()
+    labels = {(kernel.name, case.label) for kernel, case, _ in measure.cases(["gemv"])}
+    assert labels == {("gemv", case.label) for case in registry.get("gemv").cases}
+    assert len({dtype for _, _, dtype in measure.cases(["gemv"])}) == 3
+    assert len(list(report.cases(["gemv"]))) < len(labels)

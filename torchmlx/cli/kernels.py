@@ -159,16 +159,17 @@ def _check_one(simulate: bool) -> Callable[..., dict[str, Any]]:
 
 def _rows(args: argparse.Namespace, run: Callable[..., Any]) -> Iterator[Any]:
     """What `run` gives for each case; InputError for an unknown kernel or a missing compiler."""
+    from ..kernels import measure
     from ..kernels.dispatch import OverrideError
     from ..kernels.simulator import NoClang, find_clang, report
 
     try:
         if args.simulate:
             find_clang()
-        picked = list(report.cases(args.names))
+        picked = list((report if args.simulate else measure).cases(args.names))
     except (KeyError, NoClang) as error:
         raise InputError(str(error.args[0])) from error
-    for kernel, case, dtype, _ in picked:
+    for kernel, case, dtype, *_ in picked:
         if args.simulate and not args.all and report.work(kernel, case, dtype) > report.LARGE:
             continue
         with terminal.status(f"{kernel.name} {case.label} {dtype}"):
