@@ -60,6 +60,8 @@ def infer_packing(
 
     None where these are no such thing. Biases mark affine mode.
     """
+    if len(tensors) < 2:
+        return None
     (kind, packed), (scale_kind, scales), *biases = tensors
     k = shape[-1]
     lead = tuple(shape[:-1])

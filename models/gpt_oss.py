@@ -96,7 +96,10 @@ class ClampedExperts(nn.Module):
         self.down_proj_bias = nn.Parameter(torch.empty(self.count, hidden))
 
     def plan_fills(self, planner: Planner, path: str) -> Iterator[Fill]:
-        """Fills from plain tensors, or from packed blocks and their scales."""
+        """Fills from plain tensors, from packed blocks with scales, or from mlx-lm's stacks."""
+        if f"{path}.gate_proj.weight" in planner.sources:
+            yield self._three_stacks(planner, path)
+            return
         for name in ("gate_up_proj", "down_proj"):
             yield from planner.plain(f"{path}.{name}_bias", getattr(self, f"{name}_bias"), self)
             if f"{path}.{name}_blocks" in planner.sources:
@@ -125,11 +128,44 @@ class ClampedExperts(nn.Module):
 
         return Fill(sum(planner.sources.info(each).nbytes for each in names), run)
 
+    def _three_stacks(self, planner: Planner, path: str) -> Fill:
+        """mlx-lm's layout: gate and up apart, quantised along K in any of MLX's ways."""
+        count, hidden, inner = self.count, self.gate_up_proj.shape[1], self.down_proj.shape[1]
+        found, stems = {}, {"gate_proj": inner, "up_proj": inner, "down_proj": hidden}
+        for stem, rows in stems.items():
+            name = f"{path}.{stem}"
+            found[stem] = planner.take_packed(name, (count, rows, inner + hidden - rows))
+            planner.take_floats(f"{name}.bias", (count, rows))
+
+        def read(name: str) -> Tensor:
+            return planner.placed(planner.sources.read(name))
+
+        def run() -> None:
+            bias = {s: read(f"{path}.{s}.bias").to(planner.target.dtype) for s in stems}
+            pair = torch.stack((bias["gate_proj"], bias["up_proj"]), -1).flatten(1)
+            self.gate_up_proj_bias.data, self.down_proj_bias.data = pair, bias["down_proj"]
+            packed = {s: Packed.of([read(n) for n in names], p) for s, (p, names) in found.items()}
+            if planner.target.dequantize:
+                gate, up, down = (packed[s].dequantize(planner.target.dtype) for s in stems)
+                both = torch.stack((gate, up), 2).flatten(1, 2)
+                self.gate_up_proj.data = both.transpose(1, 2).contiguous()
+                self.down_proj.data = down.transpose(1, 2).contiguous()
+                return
+            del self.gate_up_proj, self.down_proj
+            self.gate_proj, self.up_proj, self.down_proj = map(QuantizedStack, packed.values())
+
+        names = [name for _, each in found.values() for name in each]
+        return Fill(sum(planner.sources.info(name).nbytes for name in names), run)
+
     def forward(self, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         order, offsets = sort_by_expert(indices, self.count)
         experts = ops.take_rows(indices.flatten(), order)
         rows = ops.take_rows(x, order // indices.shape[1])
-        gate_up = self._product(rows, self.gate_up_proj, experts, offsets)
+        if hasattr(self, "gate_proj"):
+            both = (self.gate_proj(rows, experts), self.up_proj(rows, experts))
+            gate_up = torch.stack(both, -1).flatten(1)
+        else:
+            gate_up = self._product(rows, self.gate_up_proj, experts, offsets)
         gate_up = gate_up + ops.take_rows(self.gate_up_proj_bias, experts)
         gate = gate_up[..., ::2].clamp(max=self.limit)
         up = gate_up[..., 1::2].clamp(-self.limit, self.limit)

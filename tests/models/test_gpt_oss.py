@@ -79,6 +79,28 @@ def test_packed_experts(released, dequantize):
     assert_close(ours(tm.tensor(IDS[:, :1])).numpy(), expected[:, :1])
 
 
+@pytest.mark.parametrize("dequantize", (False, True))
+def test_stacks_of_mlx_lm(released, tmp_path, dequantize):
+    """The same weights as mlx-community has them: gate and up apart, eight values a word."""
+    theirs, folder = released
+    with Checkpoint(folder) as checkpoint:
+        tensors = {info.name: (info.dtype, array) for info, array in checkpoint.items()}
+    for layer in range(2):
+        path = f"model.layers.{layer}.mlp.experts"
+        for old, ending in (("_blocks", "weight"), ("_scales", "scales"), ("_bias", "bias")):
+            dtype, both = tensors.pop(f"{path}.gate_up_proj{old}")
+            down = tensors.pop(f"{path}.down_proj{old}")[1]
+            parts = {"gate_proj": both[:, ::2], "up_proj": both[:, 1::2], "down_proj": down}
+            for name, part in parts.items():
+                if ending == "weight":
+                    dtype, part = "U32", mx.contiguous(part).view(mx.uint32).flatten(2)
+                tensors[f"{path}.{name}.{ending}"] = (dtype, mx.contiguous(part))
+    save_sharded(tmp_path, {n: a.nbytes for n, (_, a) in tensors.items()}, tensors.__getitem__)
+    ours = load_model(tmp_path, read_config(folder), dequantize=dequantize)
+    assert hasattr(ours.model.layers[0].mlp.experts, "gate_proj") != dequantize
+    assert_close(ours(tm.tensor(IDS)).numpy(), reference(theirs, IDS))
+
+
 def test_blocks_of_another_shape(released, tmp_path):
     _, folder = released
     config = read_config(folder)
