@@ -220,7 +220,7 @@ class Engine:
         assert stepper is not None and tokens is not None
         active = [row for row in self.rows if row is not None]
         stepper.cache.length = max(row.length for row in active)
-        logits = stepper(tokens)
+        logits = stepper(tokens)[:, -1]
         # What comes with the tokens to hand out, before sampling replaces it.
         odds = [row.odds for row in active]
         following = self._sample(logits)

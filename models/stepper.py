@@ -1,4 +1,4 @@
-"""One more token for every row of a decoding cache, compiled once a capacity and number of rows."""
+"""The next tokens of every row of a decoding cache, compiled once a capacity and shape."""
 
 import mlx.core as mx
 
@@ -11,10 +11,10 @@ from .cache import Cache
 
 
 class Stepper:
-    """`stepper(tokens)` reads tokens [B, 1] into `cache` and gives logits [B, vocab].
+    """`stepper(tokens)` reads tokens [B, L] into `cache` and gives logits [B, L, vocab].
 
-    `traces` counts how often Python built the graph: once for each number of rows and capacity
-    (steps of 256 tokens). Nothing waits for the device.
+    `traces` counts how often Python built the graph: once for each B, L and capacity (steps of 256
+    tokens). Nothing waits for the device.
     """
 
     def __init__(self, model, cache: Cache):
@@ -29,20 +29,21 @@ class Stepper:
         self.traces += 1
         self.cache.replace(held)
         logits = self.model(from_array(tokens, self.cache.device), self.cache)
-        return logits[:, -1].mx, self.cache.arrays()
+        return logits.mx, self.cache.arrays()
 
     def __call__(self, tokens: Tensor) -> Tensor:
         cache = self.cache
         if not self.fixed:
-            return self.model(tokens, cache, logits_to_keep=1)[:, -1]
+            return self.model(tokens, cache)
         cache.settle()
-        cache.reserve(cache.length + 1)
+        new = tokens.shape[1]
+        cache.reserve(cache.length + new)
         length = cache.length
         logits, held = self._replay(tokens.mx, cache.arrays())
         # A replay moves arrays only; a trace has counted on its own.
         cache.length = length
         cache.replace(held)
-        cache.count(1)
+        cache.count(new)
         return from_array(logits, cache.device)
 
 

@@ -13,8 +13,9 @@ from torchmlx import models
 class Tokenizer:
     chat_template = "a template"
 
-    def encode_chat(self, messages):
-        return "".join(f"<{m['role']}>{m['content']}" for m in messages)
+    def encode_chat(self, messages, **variables):
+        text = "".join(f"<{m['role']}>{m['content']}" for m in messages)
+        return f"{text}{variables}" if variables else text
 
 
 @pytest.fixture
@@ -121,3 +122,42 @@ def test_dash_reads_stdin_without_its_last_line_end(torchmlx, calls, monkeypatch
     monkeypatch.setattr(sys, "stdin", io.StringIO("two\nlines\n"))
     torchmlx("generate", "--model", "m", "--prompt", "-", "--raw")
     assert calls.stream[0] == "two\nlines"
+
+
+def test_template_variables_are_json_where_they_can_be(torchmlx, calls):
+    variables = ("enable_thinking=false", "budget=3", "name=Ada L.")
+    flags = [word for v in variables for word in ("--template-var", v)]
+    torchmlx("generate", "--model", "m", "--prompt", "p", *flags)
+    expected = {"enable_thinking": False, "budget": 3, "name": "Ada L."}
+    assert calls.stream[0] == f"<user>p{expected}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--template-var", "x"), "NAME=VALUE"),
+        (("--template-var", "a-b=1"), "NAME=VALUE"),
+        (("--template-var", "a=1", "--raw"), "--raw"),
+        (("--kv-bits", "3"), "--kv-bits"),
+        (("--num-draft-tokens", "16"), "1 to 15"),
+        (("--prefill-step-size", "0"), "--prefill-step-size"),
+    ],
+    ids=str,
+)
+def test_faults_of_newer_flags(torchmlx, calls, flags, text):
+    outcome = torchmlx("generate", "--model", "m", "--prompt", "p", *flags)
+    assert outcome.code == 2 and text in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_a_template_variable_needs_a_template(torchmlx, calls):
+    calls.tokenizer.chat_template = None
+    outcome = torchmlx("generate", "--model", "m", "--prompt", "p", "--template-var", "a=1")
+    assert outcome.code == 2 and "no chat template" in outcome.err
+
+
+def test_reading_flags_and_a_draft_arrive(torchmlx, calls):
+    flags = ("--kv-bits", "8", "--prefill-step-size", "64", "--num-draft-tokens", "5")
+    torchmlx("generate", "--model", "m", "--prompt", "p", *flags, "--draft-model", "d")
+    expected = dict(kv_bits=8, prefill_step_size=64, num_draft_tokens=5, draft_model="model")
+    assert {name: calls.stream[1].get(name) for name in expected} == expected
+    assert calls.load[0] == "d"

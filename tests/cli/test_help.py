@@ -3,7 +3,8 @@ import pytest
 FLAGS = {
     "generate": """--model --prompt --max-tokens --temperature --top-p --top-k --min-p
         --repetition-penalty --stop --seed --system --raw --dtype --device --revision --json
-        --force --template-var --kv-bits --prefill-step-size""",
+        --force --template-var --kv-bits --prefill-step-size
+        --draft-model --num-draft-tokens""",
     "chat": "--model --system --template-var --temperature --max-tokens --dtype /clear /undo",
     "serve": "--model --host --port --rows --waiting --max-tokens --timeout --kv-bits --dtype",
     "eval": "--model --text --context --json --dtype",
@@ -24,7 +25,7 @@ def test_help_names_every_flag(torchmlx, command):
 def test_top_help_names_every_command(torchmlx):
     outcome = torchmlx("--help")
     assert outcome.code == 0
-    for command in ("generate", "convert", "doctor", "kernels", "demo"):
+    for command in ("generate", "chat", "serve", "eval", "convert", "doctor", "kernels", "demo"):
         assert f"\n    {command} " in outcome.out
 
 

@@ -32,7 +32,7 @@ def greedy(model, ids: list[int], count: int, step: int = 2048) -> tuple[list[in
         found = []
         for _ in range(count):
             found.append(int(token.item()))
-            token = stepper(token).argmax(-1, keepdim=True)
+            token = stepper(token)[:, -1].argmax(-1, keepdim=True)
         return found, stepper.traces
 
 
@@ -151,7 +151,7 @@ def test_rows_of_a_padded_batch_settle_at_the_front(model):
         found = []
         for _ in range(12):
             found.append(token.flatten().tolist())
-            token = stepper(token).argmax(-1, keepdim=True)
+            token = stepper(token)[:, -1].argmax(-1, keepdim=True)
     assert [list(row) for row in zip(*found, strict=True)] == [plain(model, p, 12) for p in prompts]
 
 

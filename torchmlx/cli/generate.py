@@ -55,6 +55,17 @@ def _add_input_flags(parser: argparse.ArgumentParser) -> None:
         help="read the prompt N tokens at a time (default: 2048)",
     )
     flag("--kv-bits", type=int, choices=(4, 8), help="keep keys and values in so many bits")
+    flag(
+        "--draft-model",
+        metavar="PATH|REPO",
+        help="a small model with the same tokens, which proposes what --model checks",
+    )
+    flag(
+        "--num-draft-tokens",
+        type=values.draft_tokens,
+        metavar="N",
+        help="tokens proposed at a time, 1 to 15 (default: 3)",
+    )
 
 
 def add_model_flag(flag) -> None:
@@ -150,7 +161,10 @@ def run(args: argparse.Namespace) -> int:
     variables = dict(args.template_var)
     ids = prompt if args.raw else as_chat(tokenizer, prompt, args.system, variables)
     with terminal.bar("reading the prompt") as progress:
-        reading = {name: getattr(args, name) for name in ("kv_bits", "prefill_step_size")}
+        names = ("kv_bits", "prefill_step_size", "num_draft_tokens")
+        reading = {name: getattr(args, name) for name in names}
+        if args.draft_model is not None:
+            reading["draft_model"] = load_model(args, args.draft_model)[0]
         responses = stream(model, tokenizer, ids, args, progress=progress, **reading)
         if args.json:
             _print_json(responses, load_seconds=loaded - started)
@@ -159,13 +173,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def load_model(args: argparse.Namespace):
-    """The model and tokenizer that the flags name."""
+def load_model(args: argparse.Namespace, name: str | None = None):
+    """The model and tokenizer that the flags name, or another of that name."""
     from .. import models
 
-    with _reading(args.model):
+    where: str = args.model if name is None else name
+    with _reading(where):
         return models.load(
-            args.model,
+            where,
             dtype=args.dtype,
             device=args.device,
             revision=args.revision,

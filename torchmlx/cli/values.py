@@ -36,6 +36,7 @@ top_k = _checked(int, lambda x: x >= 0, "a whole number of at least 0 (0 keeps a
 min_p = _checked(float, lambda x: 0 <= x <= 1, "between 0 and 1 (0 keeps all)")
 repetition_penalty = _checked(float, lambda x: x > 0, "a number above 0 (1 is no penalty)")
 max_tokens = _checked(int, lambda x: x >= 1, "a whole number of at least 1")
+draft_tokens = _checked(int, lambda x: 1 <= x <= 15, "a whole number from 1 to 15")
 port = _checked(int, lambda x: 0 <= x < 65536, "a port from 0 to 65535")
 seconds = _checked(float, lambda x: x > 0, "a number of seconds above 0")
 seed = _checked(int, lambda x: 0 <= x < 2**64, "a whole number from 0 to 2**64 - 1")
