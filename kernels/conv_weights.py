@@ -148,6 +148,8 @@ CASES = [
     _case("doubled image", (1, 1, 4, 3, 12), 9, (1, 3, 3), padding=(0, 1, 1), upsample=True),
     _case("dilated", (1, 4, 7, 6, 20), 15, (2, 3, 2), padding=1, dilation=(2, 1, 3)),
     _case("groups", (2, 2, 5, 4, 24), 12, (2, 2, 3), padding=1, stride=(1, 2, 1), groups=3),
+    _case("two channels, rows of taps share a strip", (2, 2, 19, 18, 2), 33, (2, 3, 3), padding=1),
+    _case("narrow groups in pairs and more", (2, 1, 9, 8, 40), 60, (1, 3, 3), padding=1, groups=20),
     _case("a channel each", (2, 3, 5, 11, 21), 21, (2, 3, 3), padding=1, stride=2, groups=21),
     _case("one value", (1, 1, 1, 1, 1), 1, (1, 1, 1)),
     _case("NaN and infinity", (1, 2, 3, 4, 8), 5, (2, 2, 2), fill="specials"),

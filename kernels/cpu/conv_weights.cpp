@@ -13,90 +13,120 @@ namespace {
 constexpr int64_t STEPS = 512;
 constexpr int MOST_STRIPS = 8;
 
+// Words of a strip: what is written beyond its last pixel must not reach the next strip.
+constexpr int64_t STRIP = (STEPS + 1) * COLUMNS;
+
 // Rows of the result that share a packed block of the image.
 constexpr int64_t MOST_ROWS = 16 * ROWS;
 
-// A group. The rows of the product are the convolution's columns, its columns are pieces: a tap's
-// channels, COLUMNS at most.
+// Groups, `narrow` of them taken together: what rows of one make of channels of another is dropped.
+// The rows of the product are the convolution's columns. Its columns are strips of pieces: channels
+// of a tap, or of several.
 template <class T>
-class Group {
+class Groups {
  public:
-  Group(const ConvWeights& p, int64_t group)
-      : p_(p.of), image_(p.of, group, 0, p.of.kernel[0], COLUMNS, 1), rows_(p_.columns / p_.groups),
-        pixels_(p_.batch * p_.out[0] * p_.out[1] * p_.out[2]),
-        gradient_(static_cast<const T*>(p.gradient) + group * rows_),
-        result_(static_cast<T*>(p.result) + group * p_.w_group) {}
+  // `p` has the wide groups, each of `narrow` that count.
+  Groups(const Convolution& p, const ConvWeights& whole, int64_t group, int64_t narrow)
+      : p_(p), image_(p, group, 0, p.kernel[0], COLUMNS, 1), rows_(p.columns / p.groups),
+        pixels_(p.batch * p.out[0] * p.out[1] * p.out[2]), columns_(rows_ / narrow),
+        channels_(p.channels / p.groups / narrow),
+        gradient_(static_cast<const T*>(whole.gradient) + group * rows_),
+        result_(static_cast<T*>(whole.result) + group * p.w_group) {
+    int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+    int64_t longest = divide_up(taps * channels_ * narrow, max(1, image_.pieces()));
+    in_strip_ = max(1, COLUMNS / max(1, longest));
+  }
 
   void compute() {
-    int64_t pieces = image_.pieces(), wanted = 4 * threads();
-    int64_t strips = max(1, min(MOST_STRIPS, pieces / wanted));
-    int64_t tasks = divide_up(pieces, strips);
+    int64_t all = divide_up(image_.pieces(), in_strip_), wanted = 4 * threads();
+    int64_t strips = max(1, min(MOST_STRIPS, all / wanted)), tasks = divide_up(all, strips);
     int64_t parts = max(divide_up(rows_, MOST_ROWS), min(wanted / max(1, tasks), rows_ / ROWS));
     parts = max(1, parts);
     parallel(tasks * parts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
-        int64_t piece = task / parts * strips, part = task % parts;
-        run(piece, min(strips, pieces - piece), rows_ * part / parts, rows_ * (part + 1) / parts);
+        int64_t strip = task / parts * strips, part = task % parts;
+        run(strip, min(strips, all - strip), rows_ * part / parts, rows_ * (part + 1) / parts);
       }
     });
   }
 
  private:
-  void run(int64_t first, int64_t count, int64_t row, int64_t end) const {
-    Piece pieces[MOST_STRIPS];
-    for (int64_t i = 0; i < count; ++i) {
-      pieces[i] = image_.piece(first + i);
-      pieces[i].step = i * STEPS * COLUMNS;
+  // The pieces of a task; `step` is where their first values go.
+  struct Strips {
+    Piece pieces[MOST_STRIPS * COLUMNS];
+    int count = 0;
+  };
+
+  Strips take(int64_t first, int64_t count) const {
+    Strips result;
+    int64_t end = min(image_.pieces(), (first + count) * in_strip_), column = 0;
+    for (int64_t i = first * in_strip_; i < end; ++i) {
+      Piece piece = image_.piece(i);
+      column = i % in_strip_ ? column : 0;
+      piece.step = (i / in_strip_ - first) * STRIP + column;
+      column += piece.values;
+      result.pieces[result.count++] = piece;
     }
-    int64_t width = count * COLUMNS, strips = divide_up(end - row, ROWS);
+    return result;
+  }
+
+  void run(int64_t first, int64_t count, int64_t row, int64_t end) const {
+    const Strips strips = take(first, count);
+    int64_t width = count * COLUMNS, bands = divide_up(end - row, ROWS);
     auto* left = static_cast<uint32_t*>(scratch(A, 4 * STEPS * ROWS));
-    auto* right = static_cast<uint32_t*>(scratch(B, 4 * STEPS * width));
+    auto* right = static_cast<uint32_t*>(scratch(B, 4 * count * STRIP));
     auto* sums = static_cast<float*>(scratch(SUMS, 4 * (end - row) * width));
     int64_t pixel = 0;
     do {
       int64_t steps = min(STEPS, pixels_ - pixel);
-      pack_image(right, pixel, steps, pieces, static_cast<int>(count));
-      for (int64_t strip = 0; strip < strips; ++strip) {
-        int64_t top = (end - row) * strip / strips;
-        int64_t height = (end - row) * (strip + 1) / strips - top;
+      pack_image(right, pixel, steps, strips);
+      for (int64_t band = 0; band < bands; ++band) {
+        int64_t top = (end - row) * band / bands, height = (end - row) * (band + 1) / bands - top;
         pack<Floats>(left, static_cast<int>(height), height,
                      gradient_ + pixel * p_.columns + row + top, 1, p_.columns, steps);
         Tile multiply = tile_of<Floats>(height);
         for (int64_t i = 0; i < count; ++i) {
-          multiply(steps, left, right + pieces[i].step, sums + top * width + i * COLUMNS, width,
+          multiply(steps, left, right + i * STRIP, sums + top * width + i * COLUMNS, width,
                    pixel > 0);
         }
       }
       pixel += STEPS;
     } while (pixel < pixels_);
-    finish(sums, width, pieces, static_cast<int>(count), row, end);
+    finish(sums, width, strips, row, end);
   }
 
-  void pack_image(uint32_t* to, int64_t first, int64_t steps, const Piece* pieces,
-                  int count) const {
+  // Whole vectors are written: what is too much is overwritten next, or belongs to no piece.
+  void pack_image(uint32_t* to, int64_t first, int64_t steps, const Strips& strips) const {
     Pixel pixel = image_.pixel(first);
     for (int64_t step = 0; step < steps; ++step, pixel.next(p_.out), to += COLUMNS) {
-      image_.meet_all(pixel, pieces, count, [&](int i, const T* values) INLINE_LAMBDA {
-        float* strip = reinterpret_cast<float*>(to + pieces[i].step);
-        for (int64_t c = 0; c < COLUMNS; c += W) {
-          int64_t left = pieces[i].values - c;
-          store(strip + c, !values || left <= 0 ? vf{}
-                           : left >= W          ? load(values + c)
-                                                : load(values + c, left));
+      image_.meet_all(pixel, strips.pieces, strips.count, [&](int i, const T* from) INLINE_LAMBDA {
+        auto* strip = reinterpret_cast<float*>(to + strips.pieces[i].step);
+        int64_t left = strips.pieces[i].values;
+        for (; left > 0; left -= W, strip += W, from += from ? W : 0) {
+          store(strip, !from ? vf{} : left >= W ? load(from) : load(from, left));
         }
       });
     }
   }
 
-  void finish(const float* sums, int64_t width, const Piece* pieces, int count, int64_t row,
+  void finish(const float* sums, int64_t width, const Strips& strips, int64_t row,
               int64_t end) const {
     for (; row < end; ++row, sums += width) {
-      for (int i = 0; i < count; ++i) {
-        T* to = result_ + row * p_.w_column + image_.weights(pieces[i]);
-        for (int64_t c = 0; c < pieces[i].values; c += W) {
-          int64_t left = pieces[i].values - c;
-          vf value = load(sums + i * COLUMNS + c);
-          left >= W ? store(to + c, value) : store(to + c, value, left);
+      int64_t first = row / columns_ * channels_;
+      for (int i = 0; i < strips.count; ++i) {
+        Piece piece = strips.pieces[i];
+        int64_t at = piece.step / STRIP * COLUMNS + piece.step % STRIP;
+        if (channels_ < p_.channels / p_.groups) {
+          int64_t skipped = max(0, first - piece.value);
+          piece.values = min(piece.value + piece.values, first + channels_) - piece.value - skipped;
+          piece.value += skipped - first;
+          at += skipped;
+        }
+        T* to = result_ + row * p_.w_column + image_.weights(piece);
+        for (int64_t c = 0; c < piece.values; c += W) {
+          int64_t left = piece.values - c;
+          left >= W ? store(to + c, load(sums + at + c))
+                    : store(to + c, load(sums + at + c, left), left);
         }
       }
     }
@@ -105,6 +135,8 @@ class Group {
   const Convolution& p_;
   Image<T> image_;
   int64_t rows_, pixels_;
+  int64_t columns_, channels_;  // of a narrow group
+  int64_t in_strip_;
   const T* gradient_;
   T* result_;
 };
@@ -171,8 +203,12 @@ void conv_weights(const ConvWeights& p) {
       Depthwise<T>(p).compute();
       return;
     }
-    for (int64_t group = 0; group < p.of.groups; ++group) {
-      Group<T>(p, group).compute();
+    int64_t narrow = groups_together(p.of);
+    Convolution wide = p.of;
+    wide.groups /= narrow;
+    wide.w_group *= narrow;
+    for (int64_t group = 0; group < wide.groups; ++group) {
+      Groups<T>(wide, p, group, narrow).compute();
     }
   });
 }

@@ -338,15 +338,6 @@ Convolution merge(const Convolution& p, int64_t together) {
   return merged;
 }
 
-// The most groups that fill a tile's columns and divide them all.
-int64_t groups_together(const Convolution& p) {
-  int64_t together = max(1, min(p.groups, COLUMNS * p.groups / p.columns));
-  while (p.groups % together) {
-    --together;
-  }
-  return together;
-}
-
 // One tap on every pixel is a plain product.
 bool is_product(const Convolution& p) {
   bool plain = !p.cached && !p.upsample && p.groups == 1;

@@ -2,13 +2,22 @@
 #pragma once
 
 #include "convolution.h"
-#include "pack.h"
+#include "tile.h"
 
 namespace torchmlx::ISA {
 
 // Channels below which the taps of a row are taken together, where they lie together: a vector each
 // would be mostly empty. Such a piece has at most EDGE values.
 constexpr int64_t FEW_CHANNELS = 2 * W, EDGE = 256;
+
+// The most groups that fill a tile's columns and divide them all.
+INLINE int64_t groups_together(const Convolution& p) {
+  int64_t together = max(1, min(p.groups, COLUMNS * p.groups / p.columns));
+  while (p.groups % together) {
+    --together;
+  }
+  return together;
+}
 
 // Values that lie together: channels of one tap, or of the taps of a row.
 struct Piece {
