@@ -300,6 +300,30 @@ def test_what_is_not_saved_may_be_written(torch):
     assert x.grad.tolist() == [2.0, 2.0]
 
 
+def test_shapes_changed_in_place(torch):
+    x = torch.arange(6.0).view(2, 3).requires_grad_()
+    y = x * 2
+    y.t_().unsqueeze_(0).squeeze_(0).transpose_(0, 1)
+    (y * torch.arange(6.0).view(2, 3)).sum().backward()
+    assert x.grad.tolist() == [[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]]
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        x.t_()
+    with pytest.raises(RuntimeError, match="cannot resize"):
+        x.resize_(3)
+
+
+@pytest.mark.parametrize(
+    "settings, counts",
+    [({}, [1, 2, 0, 1]), ({"padding_idx": 1}, [1, 0, 0, 1]),
+     ({"scale_grad_by_freq": True}, [1, 1, 0, 1])],
+)  # fmt: skip
+def test_embedding(torch, settings, counts):
+    weight = torch.ones(4, 2, requires_grad=True)
+    rows = torch.nn.functional.embedding(torch.tensor([[0, 1], [1, 3]]), weight, **settings)
+    rows.sum().backward()
+    assert weight.grad.tolist() == [[float(n)] * 2 for n in counts]
+
+
 def test_data_and_detach_share_memory_but_no_history(torch):
     x = leaf(torch, 1.0, 2.0)
     x.data.mul_(3)

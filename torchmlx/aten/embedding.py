@@ -15,7 +15,10 @@ from .index import check_bounds
 
 
 @op("_rows", at=())
-def _rows(weight, indices):
+def _rows(weight, indices, padding_idx=-1, by_frequency=False):
+    """Its gradient leaves out padding_idx and divides, by_frequency, by how often a row is read:
+    autograd/derivatives.py.
+    """
     return mx.take(weight, indices, axis=0)
 
 
@@ -40,7 +43,7 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
     if weight.ndim != 2:
         raise RuntimeError("'weight' must be 2-D")
     _check_indices(indices, weight.shape[0])
-    return _rows(weight, indices)
+    return _rows(weight, indices, padding_idx, scale_grad_by_freq)
 
 
 def padding_index(padding_idx: int | None, rows: int) -> int:

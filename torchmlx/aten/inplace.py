@@ -9,7 +9,8 @@ import numpy as np
 
 from ..core import dtype as dtypes
 from ..core.op import TABLE, composite
-from ..core.tensor import Tensor, from_array
+from ..core.tape import set_history
+from ..core.tensor import Tensor, check_leaf_write, from_array
 from .shape import sizes
 
 method = ("Tensor",)
@@ -20,7 +21,11 @@ def _becomes_view(name: str) -> None:
 
     @composite(name + "_", at=method)
     def changed(self, *args, **kwargs):
-        self._adopt(TABLE[name].call(self, *args, **kwargs))
+        check_leaf_write(self)
+        seen = TABLE[name].call(self, *args, **kwargs)
+        self._adopt(seen)
+        if seen.requires_grad:
+            set_history(self, seen._node, seen._index)
         return self
 
     changed.__doc__ = f"In-place `{name}`: shape and strides change, the storage stays."
@@ -50,6 +55,8 @@ for _name in (
 @composite(at=method)
 def resize_(self, *size, memory_format=None):
     """Another shape over the same elements; new ones are zero. Tensor.resize_."""
+    if self.requires_grad:
+        raise RuntimeError("cannot resize variables that require grad")
     shape = sizes(size)
     flat = mx.reshape(self._read(), (-1,))
     count = int(np.prod(shape, dtype=np.int64))

@@ -14,7 +14,7 @@ from ..core.op import TABLE
 from ..core.record import LINEAR, NAMES, derivative
 
 LINEAR.update((
-    "_concat", "_masked_fill", "_rows", "_to_copy", "clone", "cumsum", "flip", "gather", "index",
+    "_concat", "_masked_fill", "_to_copy", "clone", "cumsum", "flip", "gather", "index",
     "index_add", "index_copy", "index_fill", "index_put", "index_select", "mean", "nansum",
     "repeat", "reshape", "roll", "scatter", "scatter_add", "sum", "take", "tril", "triu", "where",
 ))  # fmt: skip
@@ -100,6 +100,18 @@ def maximum(g, input, other):
 @derivative("minimum", saves="input other")
 def minimum(g, input, other):
     return _shared(g, input < other, input == other)
+
+
+@derivative("_rows", saves="indices")
+def rows(g, weight, indices, padding_idx=-1, by_frequency=False):
+    wide = mx.float32 if g.dtype in (mx.float16, mx.bfloat16) else g.dtype
+    where, parts = mx.reshape(indices, (-1,)), mx.reshape(g, (-1, weight.shape[1])).astype(wide)
+    if by_frequency:
+        count = mx.zeros((weight.shape[0],), wide).at[where].add(mx.ones(where.shape, wide))
+        parts = parts / count[where][:, None]
+    if padding_idx >= 0:
+        parts = mx.where((where == padding_idx)[:, None], mx.array(0, wide), parts)
+    return mx.zeros(weight.shape, wide).at[where].add(parts), None
 
 
 @derivative("complex")
