@@ -541,9 +541,9 @@ def matrix_exp(input):
     eye = mx.broadcast_to(mx.eye(x.shape[-1], dtype=mx.float32).astype(x.dtype), x.shape)
     result = eye
     for k in range(18, 0, -1):
-        result = eye + mx.matmul(x, result) * mx.array(1.0 / k, x.dtype)
+        result = eye + product(x, result) * mx.array(1.0 / k, x.dtype)
     for _ in range(halvings):
-        result = mx.matmul(result, result)
+        result = product(result, result)
     return result
 
 
