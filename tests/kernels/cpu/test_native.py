@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 
 import mlx.core as mx
 import numpy as np
@@ -60,6 +61,14 @@ def test_the_number_of_threads_changes_while_others_compute(extension):
     finally:
         stop.set()
         thread.join()
+
+
+def test_idle_threads_sleep(extension):
+    extension.set_threads(4)
+    mx.eval(linear(random(60, 300), random(200, 300, seed=1)))
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.05
 
 
 def test_short_calls_leak_no_memory(extension):
