@@ -159,6 +159,8 @@ class Engine:
                         self._step()
                 except Exception as error:  # one request's fault must not end all service
                     self._fail(error)
+            # MLX keeps what a thread compiled until the thread's end, which may be too late for it.
+            self._clear()
 
     def _next(self) -> Request | None:
         """A request to admit; None where there is none or no room. Waits for something to do."""

@@ -1,5 +1,7 @@
 """The next tokens of every row of a decoding cache, compiled once a capacity and shape."""
 
+import weakref
+
 import mlx.core as mx
 
 import torchmlx as torch
@@ -23,7 +25,10 @@ class Stepper:
         # A rotation that depends on the longest position so far cannot be replayed.
         ropes = model.model.ropes.values()
         self.fixed = all(rope.config.rope_type != "dynamic" for rope in ropes)
-        self._replay = compiled(self._trace, cache.device)
+        # Not a method of self: in a cycle the compiled graph, its caches and the weights would live
+        # on until a collection, in another thread than the one whose table it is in.
+        this = weakref.proxy(self)
+        self._replay = compiled(lambda tokens, held: this._trace(tokens, held), cache.device)
 
     def _trace(self, tokens: mx.array, held: list[mx.array]) -> tuple[mx.array, list[mx.array]]:
         self.traces += 1

@@ -3,6 +3,8 @@
 import http.client
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests import tiny
+from tests.conftest import ROOT
 from torchmlx.models import load, stream_generate
 from torchmlx.models.server import Limits, Server
 
@@ -220,3 +223,19 @@ def test_more_than_may_wait(server):
         connection.close()
     finally:
         engine.most_waiting = most
+
+
+def test_a_process_that_served_ends_well(tmp_path):
+    """What MLX compiled in the engine's thread is gone before the interpreter is."""
+    code = f"""
+import queue
+from torchmlx.models import load
+from torchmlx.models.batching import Engine, Request
+engine, events = Engine(*load({str(tiny.write(tmp_path))!r})), queue.SimpleQueue()
+engine.submit(Request([1, 2, 3], events.put, max_tokens=3))
+while not events.get().finish_reason:
+    pass
+engine.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
