@@ -13,12 +13,19 @@ DEFAULT = {
 }
 
 
+# The optimiser may split an explicit load of 16 bytes before the instrumentation counts it: two in
+# place of one here, each of half a line's bytes. A GPU does one.
+SPLIT = {"gemv x=2x256", "gemv x=4x1x512"}
+
+
 def counted():
     for kernel, case, dtype, _ in report.cases():
         if report.work(kernel, case, dtype) <= report.LARGE:
             label = f"{kernel.name}-{case.label}-{dtype}"
-            brief = f"{kernel.name} {case.label}".partition(",")[0] in DEFAULT
-            marks = () if brief else pytest.mark.slow
+            name = f"{kernel.name} {case.label}".partition(",")[0]
+            marks = [] if name in DEFAULT else [pytest.mark.slow]
+            if name in SPLIT and dtype != "float32":
+                marks.append(pytest.mark.xfail(strict=True, reason="16-byte loads counted apart"))
             yield pytest.param(kernel, case, dtype, id=label, marks=marks)
 
 
