@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from ..core.op import TABLE
 from ..core.record import LINEAR, NAMES, derivative
+from ..kernels.softmax import vjp as _softmax_vjp
 
 LINEAR.update((
     "_concat", "_masked_fill", "_to_copy", "clone", "cumsum", "flip", "gather", "index",
@@ -164,6 +165,15 @@ def ctc(g, log_probs, labels, skip, input_lengths, target_lengths):
     )
     share = mx.exp(log_probs) * g[None, :, None]
     return slope + mx.where(alive, share, 0), None, None, None, None
+
+
+@derivative("softmax", saves="result")
+def softmax(g, input, dim=-1, dtype=None, *, axis=None, result):
+    """The kernel's own, by the result that is there: `mx.vjp` would compute it again."""
+    if result.size == 0 or result.ndim == 0:
+        return mx.zeros(result.shape, result.dtype)
+    (slope,) = _softmax_vjp((result,), g, result, dim if axis is None else axis)
+    return slope
 
 
 def _conj(x):
