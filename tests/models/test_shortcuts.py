@@ -185,3 +185,22 @@ def test_a_cache_of_another_model(llama, hybrid, draft, tmp_path):
     tiny.write(tmp_path / "m")
     with pytest.raises(InputError, match="not a prompt cache"):
         load_prompt_cache(tmp_path / "m" / "model.safetensors", llama[0])
+
+
+TEXTS = [
+    "Grüße, 世界! 👍🏽👩‍👩‍👧",
+    "e\u0301 a\u0308 \u0915\u094d\u0937",
+    " two  spaces\n\n\ttab",
+    "“It is…”",
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_streamed_text_is_the_decoded_one(hybrid, seed):
+    """The shipped tokenizer, on real text and on random ids: half characters, special tokens."""
+    tokenizer = hybrid[1]
+    random = np.random.default_rng(seed).integers(0, tokenizer.vocab_size, 300).tolist()
+    for ids in (tokenizer.encode(TEXTS[seed]), random):
+        stream = tokenizer.stream()
+        text = "".join(map(stream.push, ids)) + stream.finish()
+        assert text == tokenizer.decode(ids, skip_special_tokens=True)
