@@ -88,7 +88,7 @@ def test_weights_stay_close(original, form, tmp_path):
     assert ("model.embed_tokens.weight" in changed) == (form != "fp8")
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", ("fp8", "int4", "mxfp8"))
 def test_quantised_model_is_the_dequantised_one(original, form, tmp_path):
     """The products of codes are those of the values that the codes mean, prompt and one token."""
     out = convert(original, tmp_path / "out", quantize=form)
