@@ -10,6 +10,8 @@ import mlx.core as mx
 
 from ..core.op import composite, op
 from ..core.tensor import Tensor
+from ..kernels.group_norm import group_norm as group_norm_kernel
+from ..kernels.layer_norm import layer_norm as layer_norm_kernel
 from ..kernels.rms_norm import rms_norm as rms_norm_kernel
 from ._calling import count, is_float, torch_name, wide
 from .reduce import total, vector_norm_of
@@ -39,10 +41,6 @@ def _check_trailing(name: str, x: mx.array, shape, weight, bias) -> tuple[int, .
     return shape
 
 
-def _flat(parameter, like: mx.array):
-    return None if parameter is None else parameter.reshape(-1).astype(like.dtype)
-
-
 @op(at=("torch", "F"))
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn_enable=True):
     """Zero mean and unit variance over the last dimensions, then weight and bias.
@@ -52,9 +50,9 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-05, cudnn
     shape = _check_trailing("LayerNormKernelImpl", input, normalized_shape, weight, bias)
     if input.size == 0:
         return input
-    x = wide(input).reshape(*input.shape[: input.ndim - len(shape)], math.prod(shape))
-    result = mx.fast.layer_norm(x, _flat(weight, x), _flat(bias, x), eps)
-    return result.reshape(input.shape).astype(input.dtype)
+    x = input.reshape(*input.shape[: input.ndim - len(shape)], math.prod(shape))
+    weight, bias = (a if a is None else a.reshape(-1) for a in (weight, bias))
+    return layer_norm_kernel(x, weight, bias, eps=eps).reshape(input.shape)
 
 
 @op(at=("torch", "F"))
@@ -97,11 +95,11 @@ def _affine(x, weight, bias):
 def _group_norm(input, num_groups, weight, bias, eps):
     if input.size == 0:
         return input
-    x = wide(input)
-    groups = x.reshape(x.shape[0], num_groups, -1)
-    mean, variance = _moments(groups, -1)
-    result = ((groups - mean) * mx.rsqrt(variance + eps)).reshape(x.shape)
-    return _affine(result, weight, bias).astype(input.dtype)
+    if not is_float(input):
+        raise NotImplementedError(
+            f"\"GroupNormKernelImpl\" not implemented for '{torch_name(input)}'"
+        )
+    return group_norm_kernel(input, weight, bias, groups=num_groups, eps=eps)
 
 
 @composite(at=("torch", "F"))
