@@ -10,6 +10,8 @@ from __future__ import annotations
 import mlx.core as mx
 
 from ..core.op import op
+from ..kernels.quantized_matmul import quantized_matmul as product
+from .fused import speaking_torch
 
 
 def _matching(x: mx.array, *parameters: mx.array | None) -> list[mx.array | None]:
@@ -21,15 +23,14 @@ def _matching(x: mx.array, *parameters: mx.array | None) -> list[mx.array | None
 
 
 @op("ops.quantized_matmul", at=("ops",))
+@speaking_torch
 def quantized_matmul(x, weight, scales, biases=None, *, group_size, bits, mode="affine"):
     """x [.., K] times the transposed quantised weight [N, K]: [.., N] of x's dtype.
 
-    mlx.core.quantized_matmul.
+    Accumulated in float32; K is a multiple of 32. mlx.core.quantized_matmul.
     """
     scales, biases = _matching(x, scales, biases)
-    return mx.quantized_matmul(
-        x, weight, scales, biases, transpose=True, group_size=group_size, bits=bits, mode=mode
-    )
+    return product(x, weight, scales, biases, group_size, bits, mode)
 
 
 @op("ops.gather_quantized_matmul", at=("ops",))
