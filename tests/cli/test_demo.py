@@ -19,7 +19,7 @@ def work(monkeypatch, tmp_path):
     """Stands in for the work; `done` lists what was asked of it, in order."""
     done = []
 
-    def convert(src, out, **options):
+    def convert(src, out, *options):
         done.append(("convert", Path(src).name))
         Path(out).mkdir()
 
