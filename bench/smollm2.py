@@ -106,7 +106,7 @@ def ours(folder: Path) -> Side:
 
     @torchmlx.inference_mode()
     def step():
-        state["token"] = state["step"](state["token"]).argmax(-1, keepdim=True)
+        state["token"] = state["step"](state["token"])[:, -1].argmax(-1, keepdim=True)
         mx.eval(state["token"].mx)
 
     return read, step
