@@ -72,6 +72,12 @@ def test_matches_the_reference(kernel, case, dtype):
         assert judge(got, expected, bound(kernel.nmse, got.dtype)).fault == ""
 
 
+# The gradients of an expert's scale and of decays are sums of thousands of terms that cancel:
+# float32 autodiff of the fallback is 6e-11 and 3e-11 off as well. One normalised value is constant
+# but for its epsilon, which leaves the truth a gradient of about 1e-6.
+CANCELLING = ("fp8_grouped", "gated_delta")
+
+
 @pytest.mark.parametrize(
     "kernel, case, dtype", [run for run in RUNS if finite(run.values[1]) and run.values[0].vjp]
 )
@@ -81,13 +87,16 @@ def test_gradients_match_autodiff_of_the_fallback(kernel, case, dtype):
     function, primals = smooth(kernel.function, arrays, case.keywords)
     cotangents = cotangents_of(function(*primals))
     got = mx.vjp(function, primals, cotangents)[1]
-    limit = {"float32": 1e-9, "float16": 1e-5, "bfloat16": 3e-4}[dtype]
+    limit = {"float32": 1e-11, "float16": 1e-5, "bfloat16": 3e-4}[dtype]
+    constant = 1e-9
+    if kernel.name in CANCELLING:
+        limit, constant = max(limit, 1e-9), 1e-5
     for gradient, expected, array in zip(
         got, float64_gradients(kernel, case, arrays, cotangents), primals, strict=True
     ):
         assert gradient.dtype == array.dtype
-        if np.abs(expected).max(initial=0.0) < 1e-5:
-            # A constant, as one normalised value is: its gradient is rounding.
+        if np.abs(expected).max(initial=0.0) < constant:
+            # A constant: its gradient is rounding.
             assert np.abs(to_numpy(gradient)).max(initial=0.0) < 1e-2
         else:
             assert judge(gradient, expected, limit).fault == ""
