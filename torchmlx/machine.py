@@ -1,10 +1,12 @@
-"""What this machine has: cores and memory, as this process may use them."""
+"""What this machine has: cores and memory as this process may use them, and a cache folder."""
 
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from .kernels.cache import cache_root as cache_root
 
 
 def cores() -> int:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from ..cache import cache_root
+
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE / "include"
 RUNTIME = HERE / "runtime"
@@ -31,9 +33,8 @@ STANDARD_HEADERS = (
     *("type_traits", "uniform"),
 )
 
-# As in Metal, literals without suffix are
-# float and half types round after each operation; kernels cast pointers at will. An endless loop
-# must hang, not vanish.
+# As in Metal, literals without suffix are float and half types round after each operation; kernels
+# cast pointers at will. An endless loop must hang, not vanish.
 LANGUAGE = (
     *("-x", "c++", "-std=c++17", "-Wno-everything", "-fno-exceptions", "-fno-rtti"),
     *("-fno-finite-loops", "-fno-strict-aliasing", "-fPIC"),
@@ -63,13 +64,13 @@ UNSET = "-ftrivial-auto-var-init=pattern"
 LINES = ("-gdwarf-4", "-g1")
 PLACES = (*LINES, "-ffp-contract=on", "-fno-math-errno")
 
-# Checked kernels compile in half the time with -O1 (gated_delta: 2 against 4 s, 2 cores of an AMD
-# EPYC, 2026-12-02). Traffic needs -O2, and no calls that keep loads inside of loops: what a
-# compiler unrolls and hoists decides which loads there are.
 # The runner has all that a kernel calls, but for arithmetic that the compiler leaves to libgcc. A
 # program of its own took 0.1 s more to link, and 1.4 MB (2 cores of an AMD EPYC, 2026-12-02).
 LIBRARY = ("-shared", "-nostdlib", "-fno-sanitize-link-runtime", "-fvisibility=hidden")
 
+# Checked kernels compile in half the time with -O1 (gated_delta: 2 against 4 s, 2 cores of an AMD
+# EPYC, 2026-12-02). Traffic needs -O2, and no calls that keep loads inside of loops: what a
+# compiler unrolls and hoists decides which loads there are.
 MODES = {
     "checked": ("-O1", *PLACES, *INSTRUMENTED, *UNDEFINED, UNSET),
     "counted": ("-O2", *PLACES, *INSTRUMENTED, "-fwrapv"),
@@ -119,12 +120,6 @@ def _version(path: str) -> int:
         return 0
     found = re.search(r"^(?!Apple).*clang version (\d+)", text)
     return int(found[1]) if found else 0
-
-
-def cache_root() -> Path:
-    """$TORCHMLX_CACHE or ~/.cache/torchmlx."""
-    named = os.environ.get("TORCHMLX_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "torchmlx"
 
 
 @lru_cache

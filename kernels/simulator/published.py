@@ -16,7 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .compiler import cache_root
+from ..cache import cache_root
 from .result import Result
 from .simulate import simulate
 

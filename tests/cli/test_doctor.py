@@ -56,10 +56,10 @@ def test_missing_compiler_is_told_on_the_cpu(monkeypatch):
 
 def test_cache_folder_follows_the_environment(monkeypatch):
     monkeypatch.setenv("TORCHMLX_CACHE", "/named")
-    assert doctor.cache_folder() == Path("/named")
+    assert machine.cache_root() == Path("/named")
     monkeypatch.delenv("TORCHMLX_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert doctor.cache_folder() == Path("/xdg/torchmlx")
+    assert machine.cache_root() == Path("/xdg/torchmlx")
 
 
 def test_memory_of_a_limited_control_group(monkeypatch):

@@ -59,7 +59,7 @@ def examine() -> dict:
         },
         "device": device,
         "kernels": kernels.collect(),
-        "cache": str(cache_folder()),
+        "cache": str(machine.cache_root()),
         "settings": {k: v for k, v in sorted(os.environ.items()) if k.startswith("TORCHMLX_")},
         "advice": advise(str(device["kind"])),
         "missing_extras": missing_extras(),
@@ -85,12 +85,6 @@ def describe_device() -> dict[str, str | int]:
 
     kind = "metal" if mx.metal.is_available() else "cuda" if mx.cuda.is_available() else "cpu"
     return {"kind": kind, **mx.device_info()}
-
-
-def cache_folder() -> Path:
-    """Where torchmlx keeps what it fetched: $TORCHMLX_CACHE, else the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("TORCHMLX_CACHE") or Path(base) / "torchmlx")
 
 
 def advise(kind: str) -> list[dict[str, str]]:

@@ -15,10 +15,10 @@ SOURCE = (
 
 
 def other_checkout(folder):
-    """The compiler module of a copy of the simulator's folder."""
+    """The compiler module of a copy of the simulator's folder, under a name of its own."""
     shutil.copytree(compiler.HERE, folder)
     spec = importlib.util.spec_from_file_location(
-        f"compiler_of_{folder.name}", folder / "compiler.py"
+        f"{compiler.__package__}.{folder.name}", folder / "compiler.py"
     )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
