@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 
@@ -62,7 +62,7 @@ class Config:
             config = cls(**known)
             config._check()
         except (TypeError, ValueError) as error:
-            raise InputError(f"{where}: not an AutoencoderKLWan's configuration: {error}") from None
+            raise InputError(f"{where}: not this autoencoder's configuration: {error}") from None
         return config
 
     def _check(self) -> None:
@@ -76,6 +76,17 @@ class Config:
             raise ValueError("temperal_downsample has an entry between any two of dim_mult")
         if self.patch_size is not None and self.scale_factor_spatial % self.patch_size:
             raise ValueError("scale_factor_spatial is a multiple of patch_size")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model folder's config.json; InputError if there is none."""
+    try:
+        values = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: no readable config.json ({error})") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{folder}/config.json: not an object")
+    return values
 
 
 class DiagonalGaussianDistribution:
@@ -112,9 +123,12 @@ class DecoderOutput(NamedTuple):
 class AutoencoderKLWan(nn.Module):
     """Videos to latents and back. diffusers.AutoencoderKLWan."""
 
+    config_class = Config
+    clamps_tiles = True  # as whole frames are: what a tiled decode gives lies in -1..1 too
+
     def __init__(self, config: Config | None = None, **values: Any) -> None:
         super().__init__()
-        self.config = config = config or Config.from_dict(values)
+        self.config = config = config or self.config_class.from_dict(values)
         self.encoder, self.decoder = Encoder(config), Decoder(config)
         self.quant_conv = CausalConv3d(2 * config.z_dim, 2 * config.z_dim, 1)
         self.post_quant_conv = CausalConv3d(config.z_dim, config.z_dim, 1)
@@ -126,32 +140,25 @@ class AutoencoderKLWan(nn.Module):
     # ---- files
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, torch_dtype: Any = None) -> AutoencoderKLWan:
+    def from_pretrained(cls, path: str | Path, torch_dtype: Any = None) -> Self:
         """Of a folder with config.json and safetensors, in `torch_dtype` or the file's.
 
         Raises InputError for a folder that is none, or whose weights do not fit.
         """
         folder = Path(path)
-        try:
-            values = json.loads((folder / "config.json").read_text())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{folder}: no readable config.json ({error})") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{folder}/config.json: not an object")
-        model = cls(Config.from_dict(values, f"{folder}/config.json"))
+        values = read_config(folder)
+        model = cls(cls.config_class.from_dict(values, f"{folder}/config.json"))
         file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
         if file is None:
             raise InputError(f"{folder}: none of {', '.join(WEIGHTS)} is there")
         return model.load_weights(file, torch_dtype)
 
     @classmethod
-    def from_single_file(
-        cls, path: str | Path, config: Config, torch_dtype: Any = None
-    ) -> AutoencoderKLWan:
+    def from_single_file(cls, path: str | Path, config: Config, torch_dtype: Any = None) -> Self:
         """Of one .safetensors or .pth, with diffusers' or the original names."""
         return cls(config).load_weights(path, torch_dtype)
 
-    def load_weights(self, path: str | Path, torch_dtype: Any = None) -> AutoencoderKLWan:
+    def load_weights(self, path: str | Path, torch_dtype: Any = None) -> Self:
         """Take the weights of a file; InputError if one is missing, unknown or of another size."""
         wanted = dict(self.named_parameters())
         owners = {name: module for name, module in self.named_modules()}
@@ -300,7 +307,7 @@ class AutoencoderKLWan(nn.Module):
         scale = self.config.scale_factor_spatial
         tile = (self.tile_sample_min_height // scale, self.tile_sample_min_width // scale)
         if self.use_tiling and (z.shape[2] > tile[0] or z.shape[3] > tile[1]):
-            yield self._finished(self._tiled_decode(z, tile))
+            yield self._finished(self._tiled_decode(z, tile), self.clamps_tiles)
         else:
             yield from map(self._finished, self._decode_tile(z))
 
@@ -322,10 +329,10 @@ class AutoencoderKLWan(nn.Module):
         size = (z.shape[2] * scale // patch, z.shape[3] * scale // patch)
         return _blended(z, plan, size, lambda part: torch.cat(list(self._decode_tile(part)), 1))
 
-    def _finished(self, x: Tensor) -> Tensor:
+    def _finished(self, x: Tensor, clamp: bool = True) -> Tensor:
         if self.config.patch_size is not None:
             x = unpatchify(x, self.config.patch_size)
-        return x.clamp(-1.0, 1.0).permute(0, 4, 1, 2, 3)
+        return (x.clamp(-1.0, 1.0) if clamp else x).permute(0, 4, 1, 2, 3)
 
     @staticmethod
     def _evaluated(x: Tensor, frames: Frames) -> Tensor:

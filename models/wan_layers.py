@@ -49,8 +49,15 @@ class CausalConv3d(nn.Module):
 
     @staticmethod
     def packed(weight: Tensor) -> Tensor:
-        """A weight in torch's order [O, C, KT, KH, KW] as this layer keeps it."""
+        """A weight in torch's order [O, C, (KT,) KH, KW] as this layer keeps it."""
+        weight = weight.unsqueeze(2) if weight.ndim == 4 else weight
         return weight.permute(0, 2, 3, 4, 1).contiguous()
+
+    def flatten_time(self) -> None:
+        """Become a convolution of single images: a kernel, a stride, no padding of one frame."""
+        out, _, *rest = self.weight.shape
+        self.weight = nn.Parameter(torch.empty(out, 1, *rest))
+        self.stride, self.padding = (1, *self.stride[1:]), ((0, 0), *self.padding[1:])
 
     def forward(self, x: Tensor, before: Tensor | None = None) -> Tensor:
         """x and the frames before it [B, T, H, W, C]."""
