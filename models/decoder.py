@@ -134,13 +134,19 @@ class CausalLM(nn.Module):
         self.args = args
         self.model = decoder
         self.lm_head = nn.Linear(args.hidden_size, args.vocab_size, bias=False)
+        # The checkpoint's head for multi-token prediction (mtp.py), where it is asked for.
+        self.mtp: nn.Module | None = None
         if args.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.embed_tokens.weight.device
 
     def make_cache(self, bits: int | None = None) -> Cache:
         """An empty cache; `bits`, 4 or 8, quantises keys and values."""
         states = [layer.mixer.make_state(bits) for layer in self.model.layers]
-        return Cache(states, self.model.embed_tokens.weight.device)
+        return Cache(states, self.device)
 
     def forward(
         self,
@@ -155,4 +161,8 @@ class CausalLM(nn.Module):
         [B, past + L] is 0 at left padding, as tokenizers hand it out; a decoding cache needs none.
         """
         hidden = self.model(input_ids, cache, attention_mask)
-        return self.lm_head(hidden[:, -logits_to_keep:])
+        return self.logits(hidden[:, -logits_to_keep:])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [B, L, vocab] of the decoder's hidden states [B, L, hidden]."""
+        return self.lm_head(hidden)

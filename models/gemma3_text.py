@@ -53,9 +53,9 @@ class Model(CausalLM):
         super().__init__(args, Decoder(args, layers, ZeroCentredNorm, scale))
         self.cap = args.final_logit_softcapping
 
-    def forward(self, *args, **kwargs) -> Tensor:
-        """As every decoder's; logits may be bent to lie within +-cap."""
-        logits = super().forward(*args, **kwargs)
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As every decoder's; they may be bent to lie within +-cap."""
+        logits = super().logits(hidden)
         return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
 
 

@@ -10,9 +10,10 @@ import mlx.core as mx
 import torchmlx as torch
 
 from ..errors import InputError
+from .mtp import HeadDraft
 from .prompt_cache import PromptCache
 from .sampling import Sampler, Sampling
-from .speculative import check_draft, speculate
+from .speculative import Draft, ModelDraft, check_draft, check_draft_tokens, speculate
 from .stepper import Stepper, prefill
 from .tokenizer import StopMatcher, Tokenizer
 
@@ -25,8 +26,9 @@ class Response:
     """One step of `stream_generate`.
 
     `text` is what this step adds (empty while a character or a stop string may be incomplete);
-    `finish_reason` is None until the last step, then "stop" or "length". Speeds are tokens per
-    second, `peak_memory` is bytes.
+    `finish_reason` is None until the last step, then "stop" or "length"; `from_draft` is whether
+    speculative decoding had proposed the token. Speeds are tokens per second, `peak_memory` is
+    bytes.
     """
 
     text: str
@@ -37,6 +39,7 @@ class Response:
     generation_tokens: int
     generation_tps: float
     peak_memory: int
+    from_draft: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Reading:
     kv_bits: int | None
     step: int
     report: Callable[[int, int], None] | None
-    draft: tuple[Any, int] | None = None
+    draft: Any
+    draft_tokens: int
 
 
 def generate(model, tokenizer: Tokenizer, prompt: str | Sequence[int], **options) -> str:
@@ -68,6 +72,7 @@ def stream_generate(
     prompt_cache: PromptCache | None = None,
     progress: Callable[[int, int], None] | None = None,
     draft_model=None,
+    mtp: bool = False,
     num_draft_tokens: int = 3,
     **sampling,
 ) -> Iterator[Response]:
@@ -82,15 +87,20 @@ def stream_generate(
     total)` is called. `kv_bits`, 4 or 8, keeps keys and values quantised. What `prompt_cache` knows
     of the prompt is not read again, and it learns this prompt. A `draft_model` with the same
     tokens proposes `num_draft_tokens` at a time, which the model checks in one pass: the text is
-    the same, and comes faster where the draft is cheap and often right.
+    the same, and comes faster where the draft is cheap and often right. With `mtp` the checkpoint's
+    own head proposes, where load(.., mtp=True) found one; else tokens come one by one.
     """
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
     check_prompt(ids, model, max_tokens)
     rules = Sampling(**{**model.generation_defaults, **sampling})
+    check_draft_tokens(num_draft_tokens)
     if draft_model is not None:
-        check_draft(draft_model, tokenizer, num_draft_tokens)
-    draft = None if draft_model is None else (draft_model, num_draft_tokens)
-    options = Reading(prompt_cache, kv_bits, prefill_step_size, progress, draft)
+        if mtp:
+            raise InputError("a draft model and mtp exclude each other: leave out one")
+        check_draft(draft_model, tokenizer)
+    draft = model.mtp if mtp else draft_model
+    given = (prompt_cache, kv_bits, prefill_step_size, progress, draft, num_draft_tokens)
+    options = Reading(*given)
     return _run(model, tokenizer, ids, max_tokens, tuple(stop), seed, rules, options)
 
 
@@ -115,13 +125,13 @@ def _run(
 ) -> Iterator[Response]:
     room = model.args.max_position_embeddings - len(ids) + 1
     steps = min(max_tokens, room)
-    sampler = Sampler(rules, seed, model.model.embed_tokens.weight.device)
+    sampler = Sampler(rules, seed, model.device)
     started = time.perf_counter()
     tokens = _tokens(model, ids, sampler, options)
     text, matcher = tokenizer.stream(), StopMatcher(stop)
     prompt_seconds, first = 0.0, 0.0
     for n in range(1, steps + 1):
-        token = next(tokens)
+        token, from_draft = next(tokens)
         now = time.perf_counter()
         if n == 1:
             prompt_seconds, first = now - started, now
@@ -140,27 +150,44 @@ def _run(
             generation_tokens=n,
             generation_tps=(n - 1) / (now - first) if n > 1 else 0.0,
             peak_memory=mx.get_peak_memory(),
+            from_draft=from_draft,
         )
         if reason:
             return
 
 
-def _tokens(model, ids: list[int], sampler: Sampler, options: Reading) -> Iterator[int]:
-    """Sampled tokens, without end. The next step is already running while one is handed out."""
+def _tokens(
+    model, ids: list[int], sampler: Sampler, options: Reading
+) -> Iterator[tuple[int, bool]]:
+    """Sampled tokens, without end, and whether a draft had proposed them.
+
+    The next step is already running while one is handed out.
+    """
     known, kept = options.prompts.fetch(ids) if options.prompts is not None else (None, 0)
     cache = known or model.make_cache(bits=options.kv_bits)
     sampler.observe(torch.tensor([ids], device=cache.device), model.args.vocab_size)
-    logits = prefill(model, cache, ids[kept:], options.step, options.report)
+    draft = _draft(model, ids[:kept], options)
+    watch = None if draft is None else draft.read
+    logits = prefill(model, cache, ids[kept:], options.step, options.report, watch)
     if options.prompts is not None:
         options.prompts.store(ids, cache.copy())
     token = sampler(logits)
     mx.async_eval(token.mx)
-    if options.draft is not None:
-        yield from speculate(model, cache, ids, token, sampler, *options.draft)
+    if draft is not None:
+        yield from speculate(model, cache, token, sampler, draft, options.draft_tokens)
         return
     step = Stepper(model, cache)
     while True:
         following = sampler(step(token)[:, -1])
         mx.async_eval(following.mx)
-        yield int(token.item())
+        yield int(token.item()), False
         token = following
+
+
+def _draft(model, known: list[int], options: Reading) -> Draft | None:
+    """What proposes tokens, having read `known`: of what it has not seen, a head does without."""
+    if options.draft is None:
+        return None
+    if options.draft is model.mtp:
+        return HeadDraft(model, options.kv_bits)
+    return ModelDraft(options.draft, known)

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,8 @@ ARCHITECTURES = (
 )
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
+MTP_LAYER = re.compile(r"^(?:model\.)?mtp\.layers\.(\d+)\.")
+
 log = logging.getLogger(__name__)
 
 
@@ -40,18 +43,21 @@ def load(
     revision: str | None = None,
     force: bool = False,
     dequantize: bool = False,
+    mtp: bool = False,
 ) -> tuple[nn.Module, Tokenizer]:
     """The model and tokenizer of a Hugging Face folder or repository.
 
     `dtype` defaults to the checkpoint's, `device` to the GPU where there is one. Quantised weights
-    stay as they are, unless `dequantize` makes them plain in `dtype`. Raises InputError, one line,
-    for anything missing, damaged or unsupported, and when memory is too small (unless `force`). A
-    local path never touches the network.
+    stay as they are, unless `dequantize` makes them plain in `dtype`. `mtp` loads the checkpoint's
+    head for multi-token prediction too, for stream_generate(.., mtp=True); where there is none, a
+    line in the log says so. Raises InputError, one line, for anything missing, damaged or
+    unsupported, and when memory is too small (unless `force`). A local path never touches the
+    network.
     """
     folder = resolve(path_or_repo, revision)
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
-    return load_model(folder, config, dtype, device, force, dequantize), tokenizer
+    return load_model(folder, config, dtype, device, force, dequantize, mtp), tokenizer
 
 
 def load_model(
@@ -61,14 +67,17 @@ def load_model(
     device=None,
     force: bool = False,
     dequantize: bool = False,
-) -> nn.Module:
-    """The model of a folder, its weights read one tensor at a time."""
+    mtp: bool = False,
+) -> CausalLM:
+    """The model of a folder, its weights read one tensor at a time; see `load`."""
     where = default_device() if device is None else usable_device(device)
     kind = compute_dtype(dtype, config)
     model, renames = build(config)
     tied = model.args.tie_word_embeddings
     with Checkpoint(folder) as checkpoint:
-        sources = Sources(checkpoint, renames)
+        if mtp:
+            model.mtp = build_mtp(checkpoint, config, model.args)
+        sources = Sources(checkpoint, renames, mtp=model.mtp is not None)
         fills = plan(model, sources, Target(kind, where, dequantize), config, tied)
         if not force:
             check_memory(folder, sum(fill.nbytes for fill in fills))
@@ -90,6 +99,20 @@ def build(config: ModelConfig) -> tuple[CausalLM, Renames]:
     with torch.device("meta"):
         model = architecture.Model(config.fill(architecture.ModelArgs))
     return model, getattr(architecture, "RENAMES", ())
+
+
+def build_mtp(checkpoint: Checkpoint, config: ModelConfig, args) -> nn.Module | None:
+    """The head of a checkpoint that predicts further tokens, without memory; None, and a line in
+    the log, where it has none that we know."""
+    make = getattr(find_architecture(config), "build_mtp", None)
+    layers = {int(n) for name in checkpoint.tensors for n in MTP_LAYER.findall(name)}
+    if make is None or layers != {0}:
+        log.warning(
+            "%s: no head for multi-token prediction here: tokens come one by one", checkpoint.folder
+        )
+        return None
+    with torch.device("meta"):
+        return make(args)
 
 
 def plan(

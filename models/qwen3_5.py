@@ -13,6 +13,7 @@ from . import decoder
 from .attention import Attention
 from .decoder import MLP, CausalLM, Decoder, Layer
 from .gated_delta_net import DeltaArgs, GatedDeltaNet
+from .mtp import MTP
 from .norms import ZeroCentredNorm
 
 
@@ -52,6 +53,12 @@ class Model(CausalLM):
         )
 
 
+def build_mtp(args: ModelArgs) -> MTP:
+    """What the checkpoints' `mtp.*` tensors fill."""
+    mlp = MLP(args.hidden_size, args.intermediate_size)
+    return MTP(args, build_attention(args), mlp, ZeroCentredNorm)
+
+
 def build_decoder(
     args: HybridArgs, mlp: Callable[[int], nn.Module], delta: type[GatedDeltaNet] = GatedDeltaNet
 ) -> Decoder:
@@ -69,6 +76,7 @@ def build_decoder(
 
 
 def build_attention(args: HybridArgs) -> Attention:
+    """Attention with normed query and key heads and an output gate."""
     return Attention(
         args.hidden_size,
         args.num_attention_heads,

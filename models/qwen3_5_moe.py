@@ -8,7 +8,9 @@ from functools import partial
 
 from .decoder import CausalLM
 from .moe import MoEArgs, build_mlp
-from .qwen3_5 import HybridArgs, build_decoder
+from .mtp import MTP
+from .norms import ZeroCentredNorm
+from .qwen3_5 import HybridArgs, build_attention, build_decoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,3 +25,8 @@ class Model(CausalLM):
 
     def __init__(self, args: ModelArgs):
         super().__init__(args, build_decoder(args, partial(build_mlp, args)))
+
+
+def build_mtp(args: ModelArgs) -> MTP:
+    """What the checkpoints' `mtp.*` tensors fill: a layer with experts of its own."""
+    return MTP(args, build_attention(args), build_mlp(args, 0), ZeroCentredNorm)

@@ -18,12 +18,14 @@ Renames = Sequence[tuple[str, str]]
 PREFIXES = (
     (r"^model\.language_model\.", "model."),
     (r"^language_model\.", ""),
+    (r"^model\.mtp\.", "mtp."),
     (r"\.switch_mlp\.", ".experts."),
 )
-# Parts that the text model does without.
+# Parts that the text model does without, the last one unless it is asked for.
+PREDICTION = "multi-token prediction"
 SKIPPED = (
     (r"^(model\.)?(visual|vision_\w+|multi_modal_projector)\.", "vision"),
-    (r"^(model\.)?mtp\.", "multi-token prediction"),
+    (r"^(model\.)?mtp\.", PREDICTION),
 )
 # Left in older checkpoints and computed here, or for activations, which stay unquantised.
 IGNORED = re.compile(r"(rotary_emb\.inv_freq|\.(input|activation|output|k|v)_scale)$")
@@ -36,11 +38,12 @@ SCALE_TYPES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
 class Sources:
     """The tensors of a checkpoint by our names; `renames` are an architecture's own, as regexes.
 
+    With `mtp` what predicts further tokens is the model's, else it is left out too.
     `skipped` counts what was left out, by kind; `left_out` has the stored names. `take` marks a
     tensor as used; `unused` are the others.
     """
 
-    def __init__(self, checkpoint: Checkpoint, renames: Renames = ()):
+    def __init__(self, checkpoint: Checkpoint, renames: Renames = (), mtp: bool = False):
         self.checkpoint = checkpoint
         self.skipped: Counter[str] = Counter()
         self.left_out: list[str] = []
@@ -48,7 +51,7 @@ class Sources:
         rules = [(re.compile(old), new) for old, new in (*PREFIXES, *renames)]
         for stored in checkpoint.tensors:
             kind = next((kind for rule, kind in SKIPPED if re.search(rule, stored)), None)
-            if kind is not None:
+            if kind is not None and not (mtp and kind == PREDICTION):
                 self.skipped[kind] += 1
                 self.left_out.append(stored)
             elif not IGNORED.search(stored):

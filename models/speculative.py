@@ -1,10 +1,11 @@
-"""Speculative decoding (arXiv:2211.17192): a small model proposes tokens, a large one checks them.
+"""Speculative decoding (arXiv:2211.17192): what is cheap proposes tokens, the model checks them.
 
 A proposal counts where it is the token that the model's own sampler draws at that place, so the
 tokens are drawn as without a draft: greedily the very same.
 """
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import mlx.core as mx
 
@@ -20,42 +21,82 @@ from .tokenizer import Tokenizer
 PREFILL_STEP = 2048
 
 
-def check_draft(draft, tokenizer: Tokenizer, count: int) -> None:
-    """Raises InputError for a draft that does not know the tokens, or too many at a time."""
+def check_draft(draft, tokenizer: Tokenizer) -> None:
+    """Raises InputError for a draft that does not know the tokens."""
     if draft.args.vocab_size < tokenizer.vocab_size:
         raise InputError(
             f"the draft model has {draft.args.vocab_size} tokens, the tokenizer "
             f"{tokenizer.vocab_size}: use a draft of the same family"
         )
+
+
+def check_draft_tokens(count: int) -> None:
+    """Raises InputError for more tokens at a time than caches can take back, or none."""
     if not 1 <= count < SLACK:
         raise InputError(f"num_draft_tokens must be from 1 to {SLACK - 1}, not {count}")
 
 
-def speculate(
-    model, cache: Cache, ids: list[int], token: Tensor, sampler: Sampler, draft, count: int
-) -> Iterator[int]:
-    """Tokens from `token` [1, 1] on, which follows ids; `cache` holds ids. Without end."""
-    helper = Stepper(draft, draft.make_cache())
-    prefill(draft, helper.cache, ids, PREFILL_STEP)
-    checker = Stepper(model, cache)
-    yield int(token.item())
-    while True:
-        for each in (cache, helper.cache):
-            each.mark()
+class Draft(Protocol):
+    """What proposes tokens of a sequence of one row, as the model reads it."""
+
+    def read(self, ids: Tensor, hidden: Tensor) -> None:
+        """A piece [1, L] of the prompt, and the model's hidden states [1, L, hidden] of it."""
+
+    def propose(self, token: Tensor, count: int) -> list[Tensor]:
+        """`count` tokens [1, 1] to follow `token`, which follows everything read or kept."""
+        ...
+
+    def keep(self, read: list[int], count: int, hidden: Tensor) -> None:
+        """The first `count` of the tokens `read` (the last one and the proposals) hold."""
+
+
+class ModelDraft:
+    """A smaller model with the same tokens as the draft; `known` is what the model knows before."""
+
+    def __init__(self, model, known: list[int]):
+        self._stepper = Stepper(model, model.make_cache())
+        if known:
+            prefill(model, self._stepper.cache, known, PREFILL_STEP)
+
+    def read(self, ids: Tensor, hidden: Tensor) -> None:
+        self._stepper.model(ids, self._stepper.cache, logits_to_keep=1)
+
+    def propose(self, token: Tensor, count: int) -> list[Tensor]:
+        self._stepper.cache.mark()
         proposed = [token]
         for _ in range(count):
-            proposed.append(helper(proposed[-1])[:, -1].argmax(-1, keepdim=True))
-        # The last one too is read, so that the draft has read it if it counts.
-        helper(proposed[-1])
-        tokens = torch.cat(proposed, dim=1)
-        logits = checker(tokens)
+            proposed.append(self._stepper(proposed[-1])[:, -1].argmax(-1, keepdim=True))
+        # The last one too is read, so that it is there if it counts.
+        self._stepper(proposed[-1])
+        return proposed[1:]
+
+    def keep(self, read: list[int], count: int, hidden: Tensor) -> None:
+        _keep(self._stepper, read, count)
+
+
+def speculate(
+    model, cache: Cache, token: Tensor, sampler: Sampler, draft: Draft, count: int
+) -> Iterator[tuple[int, bool]]:
+    """Tokens from `token` [1, 1] on, which follows what `cache` holds, and whether the draft had
+    proposed them. Without end."""
+
+    def run(tokens: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        hidden = model.model(tokens, cache, None)
+        return hidden, model.logits(hidden)
+
+    checker = Stepper(model, cache, run)
+    yield int(token.item()), False
+    while True:
+        cache.mark()
+        tokens = torch.cat((token, *draft.propose(token, count)), dim=1)
+        hidden, logits = checker.step(tokens)
         mx.async_eval(logits.mx, tokens.mx)
-        drawn = _draw(logits, tokens.flatten().tolist()[1:], sampler)
         read = tokens.flatten().tolist()
-        for each in (checker, helper):
-            _keep(each, read, len(drawn))
+        drawn = _draw(logits, read[1:], sampler)
+        _keep(checker, read, len(drawn))
+        draft.keep(read, len(drawn), hidden)
         token = torch.tensor([drawn[-1:]], device=tokens.device)
-        yield from drawn
+        yield from ((t, i + 1 < len(drawn)) for i, t in enumerate(drawn))
 
 
 def _draw(logits: Tensor, proposed: list[int], sampler: Sampler) -> list[int]:

@@ -1,6 +1,7 @@
 """The next tokens of every row of a decoding cache, compiled once a capacity and shape."""
 
 import weakref
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
@@ -15,12 +16,15 @@ from .cache import Cache
 class Stepper:
     """`stepper(tokens)` reads tokens [B, L] into `cache` and gives logits [B, L, vocab].
 
-    `traces` counts how often Python built the graph: once for each B, L and capacity (steps of 256
-    tokens). Nothing waits for the device.
+    `run(*tensors, cache)` takes the model's place where more goes in or comes out; its tensors are
+    what `step` takes and gives. `traces` counts how often Python built the graph: once for each B,
+    L and capacity (steps of 256 tokens). Nothing waits for the device.
     """
 
-    def __init__(self, model, cache: Cache):
+    def __init__(self, model, cache: Cache, run: Callable[..., Sequence[Tensor]] | None = None):
         self.model, self.cache = model, cache
+        self._run: Callable[..., Sequence[Tensor]]
+        self._run = run or (lambda tokens, cache: (model(tokens, cache),))
         self.traces = 0
         # A rotation that depends on the longest position so far cannot be replayed.
         ropes = model.model.ropes.values()
@@ -28,41 +32,50 @@ class Stepper:
         # Not a method of self: in a cycle the compiled graph, its caches and the weights would live
         # on until a collection, in another thread than the one whose table it is in.
         this = weakref.proxy(self)
-        self._replay = compiled(lambda tokens, held: this._trace(tokens, held), cache.device)
+        self._replay = compiled(lambda given, held: this._trace(given, held), cache.device)
 
-    def _trace(self, tokens: mx.array, held: list[mx.array]) -> tuple[mx.array, list[mx.array]]:
+    def _trace(self, given: list[mx.array], held: list[mx.array]) -> tuple[list, list]:
         self.traces += 1
         self.cache.replace(held)
-        logits = self.model(from_array(tokens, self.cache.device), self.cache)
-        return logits.mx, self.cache.arrays()
+        tensors = (from_array(array, self.cache.device) for array in given)
+        found = self._run(*tensors, self.cache)
+        return [tensor.mx for tensor in found], self.cache.arrays()
 
     def __call__(self, tokens: Tensor) -> Tensor:
+        return self.step(tokens)[0]
+
+    def step(self, tokens: Tensor, *more: Tensor) -> Sequence[Tensor]:
+        """What `run` makes of tokens [B, L] and more; the cache has read them then."""
         cache = self.cache
-        if not self.fixed:
-            return self.model(tokens, cache)
+        if not self.fixed or not cache.length:  # there are no buffers yet
+            return self._run(tokens, *more, cache)
         cache.settle()
         new = tokens.shape[1]
         cache.reserve(cache.length + new)
         length = cache.length
-        logits, held = self._replay(tokens.mx, cache.arrays())
+        given = [tensor.mx for tensor in (tokens, *more)]
+        found, held = self._replay(given, cache.arrays())
         # A replay moves arrays only; a trace has counted on its own.
         cache.length = length
         cache.replace(held)
         cache.count(new)
-        return from_array(logits, cache.device)
+        return [from_array(array, cache.device) for array in found]
 
 
-def prefill(model, cache: Cache, ids: list[int], step: int, report=None) -> Tensor:
+def prefill(model, cache: Cache, ids: list[int], step: int, report=None, watch=None) -> Tensor:
     """Read ids into `cache`, `step` tokens at a time; logits [1, vocab] after the last one.
 
-    `report(done, total)` hears of the progress after each piece. The pieces bound the memory of a
-    forward pass.
+    `report(done, total)` hears of the progress after each piece, `watch(part, hidden)` gets the
+    piece [1, L] and its hidden states. The pieces bound the memory of a forward pass.
     """
     cache.unsettle()
     logits = None
     for start in range(0, len(ids), step):
         part = torch.tensor([ids[start : start + step]], device=cache.device)
-        logits = model(part, cache, logits_to_keep=1)
+        hidden = model.model(part, cache, None)
+        logits = model.logits(hidden[:, -1:])
+        if watch is not None:
+            watch(part, hidden)
         if report is not None or start + step < len(ids):
             mx.eval(cache.arrays())
         if report is not None:

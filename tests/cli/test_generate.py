@@ -72,7 +72,7 @@ def test_json(torchmlx, calls):
 
 def test_flags_that_are_absent_are_left_to_the_checkpoint(torchmlx, calls):
     torchmlx("generate", "--model", "m", "--prompt", "p")
-    unset = dict(dtype=None, device=None, revision=None, force=False, dequantize=False)
+    unset = dict(dtype=None, device=None, revision=None, force=False, dequantize=False, mtp=False)
     assert calls.load == ("m", unset)
     assert calls.stream == ("<user>p", dict(max_tokens=512, stop=[], seed=None))
 
@@ -86,6 +86,7 @@ def test_every_flag_arrives(torchmlx, calls):
         "--dequantize",
     )
     given = dict(dtype="float16", device="cpu", revision="r", force=True, dequantize=True)
+    given["mtp"] = False
     assert calls.load == ("m", given)
     prompt, options = calls.stream
     assert prompt == "<system>s<user>p"
@@ -141,6 +142,7 @@ def test_template_variables_are_json_where_they_can_be(torchmlx, calls):
         (("--kv-bits", "3"), "--kv-bits"),
         (("--num-draft-tokens", "16"), "1 to 15"),
         (("--prefill-step-size", "0"), "--prefill-step-size"),
+        (("--mtp", "--draft-model", "d"), "exclude each other"),
     ],
     ids=str,
 )
@@ -161,3 +163,9 @@ def test_reading_flags_and_a_draft_arrive(torchmlx, calls):
     expected = dict(kv_bits=8, prefill_step_size=64, num_draft_tokens=5, draft_model="model")
     assert {name: calls.stream[1].get(name) for name in expected} == expected
     assert calls.load[0] == "d"
+
+
+def test_a_head_arrives(torchmlx, calls):
+    torchmlx("generate", "--model", "m", "--prompt", "p", "--mtp", "--num-draft-tokens", "1")
+    assert calls.load[1]["mtp"] is True
+    assert (calls.stream[1]["mtp"], calls.stream[1]["num_draft_tokens"]) == (True, 1)

@@ -61,6 +61,11 @@ def _add_input_flags(parser: argparse.ArgumentParser) -> None:
         help="a small model with the same tokens, which proposes what --model checks",
     )
     flag(
+        "--mtp",
+        action="store_true",
+        help="let the checkpoint's own head for multi-token prediction propose (qwen3_5, 3.6)",
+    )
+    flag(
         "--num-draft-tokens",
         type=values.draft_tokens,
         metavar="N",
@@ -153,10 +158,12 @@ def run(args: argparse.Namespace) -> int:
     if args.raw and args.system is not None:
         raise InputError("--system needs the chat template: leave out --raw or --system")
 
+    if args.mtp and args.draft_model is not None:
+        raise InputError("--mtp and --draft-model exclude each other: leave out one")
     if args.raw and args.template_var:
         raise InputError("--template-var needs the chat template: leave out --raw")
     started = time.perf_counter()
-    model, tokenizer = load_model(args)
+    model, tokenizer = load_model(args, mtp=args.mtp)
     loaded = time.perf_counter()
     variables = dict(args.template_var)
     ids = prompt if args.raw else as_chat(tokenizer, prompt, args.system, variables)
@@ -165,6 +172,8 @@ def run(args: argparse.Namespace) -> int:
         reading = {name: getattr(args, name) for name in names}
         if args.draft_model is not None:
             reading["draft_model"] = load_model(args, args.draft_model)[0]
+        if args.mtp:
+            reading["mtp"] = True
         responses = stream(model, tokenizer, ids, args, progress=progress, **reading)
         if args.json:
             _print_json(responses, load_seconds=loaded - started)
@@ -173,8 +182,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def load_model(args: argparse.Namespace, name: str | None = None):
-    """The model and tokenizer that the flags name, or another of that name."""
+def load_model(args: argparse.Namespace, name: str | None = None, mtp: bool = False):
+    """The model and tokenizer that the flags name, or another of that name; `mtp` as load's."""
     from .. import models
 
     where: str = args.model if name is None else name
@@ -186,6 +195,7 @@ def load_model(args: argparse.Namespace, name: str | None = None):
             revision=args.revision,
             force=args.force,
             dequantize=args.dequantize,
+            mtp=mtp,
         )
 
 
