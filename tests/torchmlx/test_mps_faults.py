@@ -161,6 +161,16 @@ FAULTS: dict[str, tuple[Callable, tuple[np.ndarray, ...]]] = {
 }  # fmt: skip
 
 
+# Windows that tile the image, and a dilated kernel of one row.
+for kernel, options in ((2, {"stride": 2}), ((1, 3), {}), (3, {"padding": 1, "dilation": 2})):
+    FAULTS[f"185663-col2im-by-{kernel}"] = (
+        lambda lib, x, kernel=kernel, options=options: lib.nn.functional.fold(
+            lib.nn.functional.unfold(x, kernel, **options), (6, 8), kernel, **options
+        ),
+        (data(2, 3, 6, 8),),
+    )
+
+
 def outcome(lib, function, arrays) -> tuple[list, list]:
     """The results and the gradients of all inputs, with fixed cotangents."""
     tensors = [lib.tensor(a.astype(np.float32)).requires_grad_() for a in arrays]
@@ -193,3 +203,67 @@ def test_fault(name):
         close(got, want, f"result {i}")
     for i, (got, want) in enumerate(zip(slopes, their_slopes, strict=True)):
         close(got, want, f"gradient {i}")
+
+
+def numbered(rows: int, width: int):
+    """bfloat16 [rows, width], every element its row's number modulo 251."""
+    return (torchmlx.arange(rows) % 251).bfloat16()[:, None].expand(rows, width).contiguous()
+
+
+@pytest.mark.huge
+def test_fault_189960_cat_beyond_2_31():
+    """Of elements: MLX counts a single dimension in 32 bits, and says so."""
+    width = 2**29 + 77
+    given = np.resize(np.arange(97, dtype=np.int8), (2, width))
+    parts = [torchmlx.from_numpy(given)] * 2
+    wide = torchmlx.cat(parts, 1).numpy()
+    assert wide.shape == (2, 2 * width)
+    assert np.array_equal(wide[:, :width], given)
+    assert np.array_equal(wide[:, width:], given)
+    del wide
+    tall = torchmlx.cat(parts).numpy()
+    assert np.array_equal(tall[:2], given)
+    assert np.array_equal(tall[2:], given)
+
+
+@pytest.mark.huge
+def test_fault_188756_embedding_beyond_2_31():
+    """First a table of more elements, then a result."""
+    rows = 2**21 + 3
+    indices = torchmlx.tensor([0, 1, 2**20, rows - 2, rows - 1])
+    found = torchmlx.nn.functional.embedding(indices, numbered(rows, 1024))
+    assert found.float().mean(1).tolist() == [i % 251 for i in indices.tolist()]
+    assert bool((found == found[:, :1]).all())
+    indices = torchmlx.arange(rows) % 7
+    found = torchmlx.nn.functional.embedding(indices, numbered(7, 1024))
+    for column in (0, 1023):
+        assert bool((found[:, column] == indices).all())
+
+
+@pytest.mark.huge
+def test_fault_185663_col2im_beyond_2_31():
+    """First columns of more elements, which overlap, then an image."""
+    fold = torchmlx.nn.functional.fold
+    side = 4096
+    columns = torchmlx.ones(1, 16 * 8, side * side + 1, dtype=torchmlx.bfloat16)
+    image = fold(columns[..., :-1], (side + 3, side + 3), 4)
+    counts = np.minimum(np.minimum(np.arange(side + 3) + 1, 4), np.arange(side + 3)[::-1] + 1)
+    want = torchmlx.tensor(np.outer(counts, counts)).bfloat16()
+    assert bool((image[0] == want).all())
+    del columns, image
+    height, width = 2**14, 2**13 + 2
+    columns = numbered(16 * 4, height * width // 4)[None]
+    image = fold(columns, (height, width), 2, stride=2)
+    assert image.shape == (1, 16, height, width)
+    for row, column in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        tap = image[0, :, row::2, column::2]
+        want = torchmlx.arange(16) * 4 + 2 * row + column
+        assert bool((tap == want[:, None, None]).all())
+
+
+@pytest.mark.slow
+def test_fault_111634_in_full():
+    """The reported sizes: 268 million zeros, of which some were ones."""
+    product = torchmlx.zeros(911, 9, 1) @ torchmlx.ones(1, 32_769)
+    assert product.shape == (911, 9, 32_769)
+    assert not bool(product.any())

@@ -110,6 +110,12 @@ class _Windows:
                 f"sliding blocks as {self.outputs}, but its components must be at least one."
             )
 
+    def tile(self) -> bool:
+        """Whether each element lies in exactly one window."""
+        covered = tuple(o * k for o, k in zip(self.outputs, self.kernel, strict=True))
+        plain = self.dilation == (1, 1) and self.padding == (0, 0) and self.stride == self.kernel
+        return plain and covered == self.size
+
     def taps(self):
         """For each tap, the slices of the padded input that it meets."""
         for tap in itertools.product(*map(range, self.kernel)):
@@ -146,11 +152,14 @@ def _col2im(input, output_size, kernel_size, dilation, padding, stride):
             f"{windows.outputs[0]} * {windows.outputs[1]} = {blocks}, but got "
             f"input.size(2)={columns}."
         )
-    x = wide(input).reshape(batch, rows // taps, taps, *windows.outputs)
+    if windows.tile():
+        x = input.reshape(batch, rows // taps, *windows.kernel, *windows.outputs)
+        return x.transpose(0, 1, 4, 2, 5, 3).reshape(batch, rows // taps, *windows.size)
+    x = input.reshape(batch, rows // taps, taps, *windows.outputs)
     padded = [n + 2 * p for n, p in zip(windows.size, windows.padding, strict=True)]
-    total = mx.zeros((batch, rows // taps, *padded), x.dtype)
+    total = wide(mx.zeros((batch, rows // taps, *padded), x.dtype))
     for i, tap in enumerate(windows.taps()):
-        total = total.at[(slice(None), slice(None), *tap)].add(x[:, :, i])
+        total = total.at[(slice(None), slice(None), *tap)].add(wide(x[:, :, i]))
     crop = (slice(p, p + n) for p, n in zip(windows.padding, windows.size, strict=True))
     return total[(..., *crop)].astype(input.dtype)
 
