@@ -102,9 +102,9 @@ struct is_vector : bool_constant<is_vector_v<T>> {};
 #define SIM_CONSTRUCTORS(N)                                                               \
   static constexpr int size = N;                                                          \
   vec() = default;                                                                        \
-  vec(const vec&) = default;                                                              \
-  SIM_INLINE vec& operator=(const vec& other) {                                           \
-    whole = other.whole;                                                                  \
+  SIM_INLINE constexpr vec(const vec& other) : data{} { take(other); }                    \
+  SIM_INLINE constexpr vec& operator=(const vec& other) {                                 \
+    take(other);                                                                          \
     return *this;                                                                         \
   }                                                                                       \
   template <typename A, typename = enable_if_t<!is_vector_v<A> && is_convertible_v<A, T>>> \
@@ -129,6 +129,13 @@ struct is_vector : bool_constant<is_vector_v<T>> {};
   SIM_INLINE constexpr const T& operator[](int i) const { return data[i]; }               \
                                                                                           \
  private:                                                                                 \
+  SIM_INLINE constexpr void take(const vec& other) {                                      \
+    if (__builtin_is_constant_evaluated()) {                                              \
+      for (int i = 0; i < int(sizeof(data) / sizeof(T)); i++) data[i] = other.data[i];    \
+    } else {                                                                              \
+      whole = other.whole;                                                                \
+    }                                                                                     \
+  }                                                                                       \
   template <typename A>                                                                   \
   SIM_INLINE constexpr void put(int& at, const A& value) {                                \
     if constexpr (is_vector_v<A>) {                                                       \
@@ -141,11 +148,17 @@ struct is_vector : bool_constant<is_vector_v<T>> {};
                                                                                           \
  public:
 
-// Assigned as one, not component by component: one access to memory.
+// Copied as one, not component by component: one access to memory. The optimiser splits a struct
+// again where components go separate ways, a vector it leaves whole: what is counted needs that.
+// What is checked must not have it: a variable that nobody set would lose its NaN on the way.
 template <typename T, int N>
+#ifdef SIM_COUNTED
+using Whole = uint8_t __attribute__((vector_size(N * sizeof(T)), may_alias));
+#else
 struct alignas(N * sizeof(T)) Whole {
   T data[N];
 };
+#endif
 
 template <typename T>
 struct alignas(2 * sizeof(T)) vec<T, 2> {
