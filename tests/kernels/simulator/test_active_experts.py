@@ -1,4 +1,4 @@
-"""Decoding reads the chosen experts' weights and no others: by the simulator's counters, by time."""
+"""Decoding reads the chosen experts' weights only: by the simulator's counters, and by time."""
 
 import time
 
@@ -59,7 +59,7 @@ def test_time_is_that_of_the_chosen_ones():
 
     # Eights take turns, so that no cache keeps them.
     few, everything = [], []
-    for turn in range(3):
+    for _ in range(3):
         everything.append(seconds(0, 64))
         few += [seconds(first, 8) for first in range(0, 64, 8)]
     # 0.125 if time were all reading; processor time of all threads.
