@@ -33,12 +33,8 @@ DELTA = dict(
     linear_value_head_dim=16,
     layer_types=["linear_attention", "linear_attention", "full_attention"],
 )
-MOE = dict(
-    num_experts=8,
-    num_experts_per_tok=2,
-    moe_intermediate_size=32,
-    shared_expert_intermediate_size=32,
-)
+ROUTED = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32)
+MOE = ROUTED | dict(shared_expert_intermediate_size=32)
 GEMMA = dict(sliding_window=40, query_pre_attn_scalar=16, layer_types=["sliding_attention"] * 2)
 GEMMA["layer_types"] = [*GEMMA["layer_types"], "full_attention"]
 
@@ -57,6 +53,32 @@ def build(kind: str, fields: dict, folder: Path):
     return theirs
 
 
+def half_precision(folder: Path) -> np.ndarray:
+    """transformers' logits of IDS in bfloat16."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        return model(torch.tensor(IDS)).logits.float().numpy()
+
+
+# A prompt, then a token at a time.
+PIECES = [(0, 50), *((i, i + 1) for i in range(50, 70))]
+
+
+def assert_no_further(folder: Path, exact: np.ndarray, rounded: np.ndarray) -> None:
+    """Our bfloat16 logits are no further from `exact` than 1.5 times what `rounded` are."""
+    ours = load_model(folder, read_config(folder), "bfloat16")
+    cache, pieces = ours.make_cache(), []
+    for first, last in PIECES:
+        pieces.append(ours(tm.tensor(IDS[:, first:last]), cache))
+        cache.settle()
+    found = np.concatenate([p.float().numpy() for p in pieces], axis=1)
+    assert pieces[0].dtype is tm.bfloat16
+    allowed = 1.5 * np.square(rounded - exact).mean()
+    assert 0 < np.square(found - exact).mean() <= allowed
+
+
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [("llama", {}), ("qwen2", {}), ("qwen3", {}), ("qwen3_5_text", DELTA), ("gemma3_text", GEMMA)],
@@ -65,21 +87,56 @@ def build(kind: str, fields: dict, folder: Path):
 def test_bfloat16(kind, fields, tmp_path):
     """No further from the float32 logits than 1.5 times what transformers' bfloat16 is."""
     theirs = build(kind, fields, tmp_path)
+    assert_no_further(tmp_path, reference(theirs, IDS), half_precision(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("qwen3_5_moe_text", DELTA | MOE),
+        ("qwen3_next", DELTA | MOE),
+        ("qwen3_moe", ROUTED | dict(norm_topk_prob=True)),
+        ("qwen2_moe", MOE),
+        ("mixtral", dict(num_local_experts=4)),
+        ("gpt_oss", GPT_OSS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bfloat16_with_experts(kind, fields, tmp_path, monkeypatch):
+    """The same with experts, every token sent where float32 sends it.
+
+    Else a router whose choice tips over with the rounding would decide, in either.
+    """
+    theirs, chosen, topk = build(kind, fields, tmp_path), [], torch.topk
+
+    def record(x, k, **options):
+        found = topk(x, k, **options)
+        chosen.append(found.indices)
+        return found
+
+    monkeypatch.setattr(torch, "topk", record)
     exact = reference(theirs, IDS)
-    half = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.bfloat16, attn_implementation="eager"
-    )
-    with torch.no_grad():
-        rounded = half(torch.tensor(IDS)).logits.float().numpy()
-    ours = load_model(tmp_path, read_config(tmp_path), "bfloat16")
-    cache = ours.make_cache()
-    pieces = [ours(tm.tensor(IDS[:, :50]), cache)]
-    cache.settle()
-    pieces += [ours(tm.tensor(IDS[:, i : i + 1]), cache) for i in range(50, 70)]
-    found = np.concatenate([p.float().numpy() for p in pieces], axis=1)
-    assert pieces[0].dtype is tm.bfloat16
-    allowed = 1.5 * np.square(rounded - exact).mean()
-    assert 0 < np.square(found - exact).mean() <= allowed
+    again = iter(chosen)
+
+    def replay(x, k, **options):
+        indices = next(again)
+        return x.gather(-1, indices), indices
+
+    monkeypatch.setattr(torch, "topk", replay)
+    rounded = half_precision(tmp_path)
+    experts = [indices.reshape(*IDS.shape, -1) for indices in chosen]
+    places = iter([each[:, a:b].flatten(0, 1) for a, b in PIECES for each in experts])
+
+    def router(logits, k, normalise=True):
+        indices = tm.tensor(next(places).numpy())
+        weights = logits.float().softmax(-1).gather(-1, indices)
+        if normalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights.to(logits.dtype), indices.int()
+
+    monkeypatch.setattr(tm.ops, "router", router)
+    assert_no_further(tmp_path, exact, rounded)
+    assert next(places, None) is None and next(again, None) is None
 
 
 @pytest.mark.parametrize(
