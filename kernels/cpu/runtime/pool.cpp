@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdlib>
 #include <exception>
-#include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -66,21 +64,25 @@ class Pool {
 
   void run(Loop& loop) {
     start_workers();
-    {
-      std::lock_guard lock(mutex_);
-      loop_ = &loop;
-      turn_.fetch_add(1, std::memory_order_release);
-    }
+    loop_.store(&loop);
+    turn_.fetch_add(1);
     int64_t pieces = (loop.count + loop.grain - 1) / loop.grain;
     if (pieces > static_cast<int64_t>(workers_.size())) {
-      wake_.notify_all();
+      turn_.notify_all();
     } else {
       for (int64_t i = 1; i < pieces; ++i) {
-        wake_.notify_one();
+        turn_.notify_one();
       }
     }
     take_pieces(loop);
-    wait_for_workers();
+    // The loop lives on this stack: nobody may enter it any more, and all must have left.
+    loop_.store(nullptr);
+    for (int i = 0; i < SPINS && working_.load(); ++i) {
+      pause();
+    }
+    while (int working = working_.load()) {
+      working_.wait(working);
+    }
   }
 
   void resize(int size) {
@@ -104,12 +106,9 @@ class Pool {
   }
 
   void stop_workers() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-      turn_.fetch_add(1, std::memory_order_release);
-    }
-    wake_.notify_all();
+    stopping_ = true;
+    turn_.fetch_add(1);
+    turn_.notify_all();
     for (std::thread& worker : workers_) {
       worker.join();
     }
@@ -118,56 +117,37 @@ class Pool {
   }
 
   // `seen` is the turn that began last when this worker was made.
-  void work(uint64_t seen) {
+  void work(uint32_t seen) {
     for (;;) {
-      for (int i = 0; i < SPINS && turn_.load(std::memory_order_acquire) == seen; ++i) {
+      for (int i = 0; i < SPINS && turn_.load() == seen; ++i) {
         pause();
       }
-      Loop* loop;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return turn_.load(std::memory_order_relaxed) != seen; });
-        seen = turn_.load(std::memory_order_relaxed);
-        if (stopping_) {
-          return;
-        }
-        loop = loop_;
-        if (!loop) {
-          continue;  // woke after the others had finished it
-        }
-        working_.fetch_add(1, std::memory_order_relaxed);
+      turn_.wait(seen);
+      seen = turn_.load();
+      if (stopping_) {
+        return;
       }
-      take_pieces(*loop);
-      {
-        std::lock_guard lock(mutex_);
-        working_.fetch_sub(1, std::memory_order_release);
+      // Of this order and the caller's, which takes the loop away before it looks who works, either
+      // this worker finds no loop or the caller waits for it. A loop may belong to a later turn.
+      working_.fetch_add(1);
+      if (Loop* loop = loop_.load()) {
+        take_pieces(*loop);
       }
-      done_.notify_one();
+      if (working_.fetch_sub(1) == 1) {
+        working_.notify_one();
+      }
     }
-  }
-
-  // The loop lives on the caller's stack: nobody may enter it any more, and all must have left.
-  void wait_for_workers() {
-    {
-      std::lock_guard lock(mutex_);
-      loop_ = nullptr;
-    }
-    for (int i = 0; i < SPINS && working_.load(std::memory_order_acquire); ++i) {
-      pause();
-    }
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [&] { return working_.load(std::memory_order_relaxed) == 0; });
   }
 
   std::atomic<int> size_;
   std::atomic<bool> busy_{false};
   std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
-  std::atomic<uint64_t> turn_{0};
+  // Workers sleep on the turn, the caller on the number of those who work; both sleep and wake by
+  // a system call only after watching in vain.
+  std::atomic<uint32_t> turn_{0};
   std::atomic<int> working_{0};
-  Loop* loop_ = nullptr;
-  bool stopping_ = false;
+  std::atomic<Loop*> loop_{nullptr};
+  std::atomic<bool> stopping_{false};
 };
 
 std::atomic<Pool*> pool_pointer{nullptr};
