@@ -82,6 +82,7 @@ from . import (  # built from the filled table
     linalg,
     mps,
     nn,
+    onnx,
     ops,
     optim,
     profiler,

@@ -73,8 +73,6 @@ def test_compile_gives_back_what_it_was_given(caplog, monkeypatch):
 
 
 def test_what_is_not_there_says_so():
-    with pytest.raises(NotImplementedError, match="one process"):
-        ours.distributed.init_process_group("gloo")
     assert not ours.distributed.is_available()
     with pytest.warns(UserWarning, match="records nothing"), ours.profiler.profile() as profile:
         profile.step()

@@ -232,6 +232,9 @@ def test_classes_that_were_declared_safe():
         assert through(real, ours, obj)["mine"].x.tolist() == [1, 1]
         assert ours.serialization.get_safe_globals() == [Mine]
     assert ours.serialization.get_safe_globals() == []
+    layer = real.nn.Linear(2, 1)
+    with ours.serialization.safe_globals([ours.nn.Linear]):  # by torch's name in the file
+        assert through(real, ours, layer).weight.tolist() == layer.weight.tolist()
 
 
 def archive(pickled: bytes, **records: bytes) -> io.BytesIO:

@@ -1,8 +1,12 @@
 """torch.nn: modules, parameters and their functions."""
 
-from . import functional, init, modules, parameter, utils
+from . import functional, init, modules, parallel, parameter, utils
 from .modules import *  # noqa: F403  (what modules.__all__ lists)
 from .modules import __all__ as _modules
+from .parallel import DataParallel
 from .parameter import Buffer, Parameter
 
-__all__ = ["Buffer", "Parameter", "functional", "init", "modules", "parameter", "utils", *_modules]
+__all__ = [
+    "Buffer", "DataParallel", "Parameter", "functional", "init", "modules", "parallel",
+    "parameter", "utils", *_modules,
+]  # fmt: skip

@@ -142,7 +142,7 @@ def _key(item: Any) -> tuple[str, Any]:
     if isinstance(item, tuple):
         found, name = item
         return name, found
-    return f"{item.__module__}.{item.__qualname__}", item
+    return f"{torch_name(item.__module__)}.{item.__qualname__}", item
 
 
 def add_safe_globals(safe_globals: list) -> None:

@@ -1,0 +1,64 @@
+"""What scripts use around training: groups of one process, wrappers, tensorboard's files."""
+
+import struct
+
+import pytest
+
+import torchmlx as torch
+from torchmlx import distributed as dist
+from torchmlx.nn.parallel import DistributedDataParallel
+from torchmlx.utils.tensorboard import SummaryWriter
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("nccl", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_group_of_one(group):
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (0, 1, "nccl")
+    x, out = torch.tensor([1.0, 2.0]), [torch.zeros(2)]
+    dist.all_reduce(x, op=dist.ReduceOp.SUM)
+    assert dist.all_gather(out, x, async_op=True).wait()
+    assert x.tolist() == out[0].tolist() == [1.0, 2.0]
+    dist.barrier()
+    with pytest.raises(ValueError, match="twice"):
+        dist.init_process_group()
+
+
+def test_no_group():
+    assert not dist.is_initialized()
+    with pytest.raises(ValueError, match="not been initialized"):
+        dist.all_reduce(torch.ones(1))
+    with pytest.raises(NotImplementedError, match="2 processes"):
+        dist.init_process_group("gloo", world_size=2, rank=0)
+
+
+def test_parallel_wrappers_hand_on(group):
+    inner = torch.nn.Linear(3, 2)
+    for wrapper in (torch.nn.DataParallel(inner), DistributedDataParallel(inner)):
+        x = torch.ones(1, 3)
+        assert torch.equal(wrapper(x), inner(x))
+        assert list(wrapper.state_dict()) == ["module.weight", "module.bias"]
+    with wrapper.no_sync():
+        assert not wrapper.require_backward_grad_sync
+
+
+def test_scalars_for_tensorboard(tmp_path):
+    with SummaryWriter(tmp_path) as writer:
+        writer.add_scalar("a/b", torch.tensor(0.5), 3)
+        with pytest.raises(NotImplementedError, match="add_image"):
+            writer.add_image("x", None)
+    (file,) = tmp_path.iterdir()
+    data = file.read_bytes()
+    # The length's checksum, as tensorboard 2.20 writes it for a record of 0x19 bytes.
+    second = struct.unpack_from("<Q", data)[0] + 16
+    assert data[second : second + 12] == bytes.fromhex("1900000000000000 8bf10828")
+    assert data[second + 21 : -4] == b"\x10\x03*\x0c\n\n\n\x03a/b\x15\x00\x00\x00?"
+
+
+def test_no_onnx():
+    with pytest.raises(NotImplementedError, match="ONNX"):
+        torch.onnx.export(torch.nn.Linear(1, 1), torch.ones(1), "x.onnx")

@@ -1,0 +1,150 @@
+"""Samplers that reject: gamma, Dirichlet, Poisson and binomial numbers, torch CPU's own.
+
+They draw a varying count of uniforms and normals an element, so they run on the host, element by
+element (about 5 us each), whatever the device.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .. import random
+from ..core.op import composite
+from ..core.record import needed
+from ..core.tensor import Tensor
+from ._calling import host
+from .creation import tensor
+
+function = ("torch",)
+
+
+def _draws(parameters: tuple[Tensor, ...], generator, draw) -> Tensor:
+    """draw(generator, *numbers) for each element, in the first parameter's dtype and device."""
+    first = parameters[0]
+    source = random.generator_for(first.device, generator)
+    if not source.on_cpu:  # its key seeds a generator of the host's
+        key = host(source.key()).astype(np.uint64)
+        source = random.Generator().manual_seed(int(key[0]) << 32 | int(key[1]))
+    values = [host(p.detach().double().cpu().mx).reshape(-1) for p in parameters]
+    drawn = np.array([draw(source, *map(float, row)) for row in zip(*values, strict=True)])
+    result = tensor(drawn.reshape(tuple(first.shape)))
+    return result.to(device=first.device, dtype=first.dtype)
+
+
+def _no_gradient(name: str, *parameters: Tensor) -> None:
+    if needed(list(parameters)):
+        raise NotImplementedError(f"the derivative for '{name}' is not implemented.")
+
+
+def _uniform(g: random.Generator) -> float:
+    return float(g.uniform53(1)[0])
+
+
+def _gamma(g: random.Generator, alpha: float) -> float:
+    """Marsaglia and Tsang 2000, "A simple method for generating gamma variables"."""
+    scale = 1.0
+    if alpha < 1.0:
+        if alpha == 0.0:
+            return 0.0
+        scale = (1.0 - _uniform(g)) ** (1.0 / alpha)
+        alpha += 1.0
+    d = alpha - 1.0 / 3.0
+    c = 1.0 / math.sqrt(9.0 * d)
+    while True:
+        y = 0.0
+        while y <= 0.0:
+            x = float(g.normal_serial(1)[0])
+            y = 1.0 + c * x
+        v = y * y * y
+        u = 1.0 - _uniform(g)
+        square = x * x
+        if u < 1.0 - 0.0331 * square * square:
+            return scale * d * v
+        if math.log(u) < 0.5 * square + d * (1.0 - v + math.log(v)):
+            return scale * d * v
+
+
+@composite("_standard_gamma", at=function)
+def standard_gamma(self, *, generator=None):
+    """Gamma numbers of shape `self` (a tensor of parameters) and rate 1. No derivative."""
+    _no_gradient("_standard_gamma", self)
+    return _draws((self,), generator, _gamma).clamp(min=_tiny(self))
+
+
+def _tiny(x: Tensor) -> float:
+    from ..core.dtype import finfo
+
+    return finfo(x.dtype).tiny
+
+
+@composite("_sample_dirichlet", at=function)
+def sample_dirichlet(self, *, generator=None):
+    """Dirichlet numbers of the concentrations along the last dimension. No derivative."""
+    _no_gradient("_sample_dirichlet", self)
+    gamma = _draws((self.double(),), generator, _gamma)
+    return (gamma / gamma.sum(-1, keepdim=True)).to(self.dtype).clamp(min=_tiny(self))
+
+
+def _poisson(g: random.Generator, rate: float) -> float:
+    """Products of uniforms for small rates; else Hoermann 1993's transformed rejection (PTRS)."""
+    if rate < 0.0 or math.isnan(rate):
+        raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
+    if rate == 0.0:
+        return 0.0
+    if rate < 10.0:
+        floor, count, product = math.exp(-rate), 0, 1.0
+        while True:
+            product *= _uniform(g)
+            if product <= floor:
+                return float(count)
+            count += 1
+    log_rate = math.log(rate)
+    b = 0.931 + 2.53 * math.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    inverse = 1.1239 + 1.1328 / (b - 3.4)
+    near = 0.9277 - 3.6224 / (b - 2.0)
+    while True:
+        u, v = _uniform(g) - 0.5, _uniform(g)
+        us = 0.5 - abs(u)
+        k = math.floor((2.0 * a / us + b) * u + rate + 0.43)
+        if us >= 0.07 and v <= near:
+            return float(k)
+        if k < 0 or (us < 0.013 and v > us):
+            continue
+        bound = -rate + k * log_rate - math.lgamma(k + 1.0)
+        if math.log(v) + math.log(inverse) - math.log(a / (us * us) + b) <= bound:
+            return float(k)
+
+
+@composite(at=function)
+def poisson(input, generator=None):
+    """Poisson numbers of the rates in `input`, in its dtype. torch.poisson."""
+    return _draws((input,), generator, _poisson)
+
+
+def _binomial(g: random.Generator, count: float, prob: float) -> float:
+    """Sums of geometric gaps for small means, else counted: below count uniforms, those under p."""
+    if count < 0.0 or not 0.0 <= prob <= 1.0:
+        raise RuntimeError("binomial expects counts >= 0 and probabilities in [0, 1]")
+    if count == 0.0 or prob == 0.0:
+        return 0.0
+    if prob > 0.5:
+        return count - _binomial(g, count, 1.0 - prob)
+    if count * prob >= 10.0:
+        return float(np.count_nonzero(g.uniform53(int(count)) < prob))
+    total, found = 0.0, 0
+    while True:
+        total += math.ceil(math.log(_uniform(g)) / math.log1p(-prob))
+        if total > count:
+            return float(found)
+        found += 1
+
+
+@composite(at=function)
+def binomial(count, prob, generator=None):
+    """Binomial numbers of `count` trials of chance `prob`, in count's dtype; for means over 10 not
+    torch's own numbers. torch.binomial.
+    """
+    return _draws((count, prob), generator, _binomial)
