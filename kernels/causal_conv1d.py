@@ -363,7 +363,7 @@ KERNEL = Kernel(
     fallback=fallback,
     vjp=vjp,
     metal=Metal(VARIANTS, problem, choose, launch, outputs=("out", "next")),
-    cpu=None,
+    cpu="causal_conv1d",
     cases=CASES,
     nmse=NMSE,
     cost=cost,

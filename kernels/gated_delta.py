@@ -425,7 +425,7 @@ KERNEL = Kernel(
     metal=Metal(
         delta.VARIANTS, problem, delta.choose, delta.launch, outputs=("out", "next"), bar=delta.bar
     ),
-    cpu=None,
+    cpu="gated_delta",
     cases=CASES,
     nmse=NMSE,
     cost=cost,

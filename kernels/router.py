@@ -234,7 +234,7 @@ KERNEL = Kernel(
     fallback=fallback,
     vjp=vjp,
     metal=Metal(VARIANTS, problem, choose, launch, outputs=("weights", "indices")),
-    cpu=None,
+    cpu="router",
     cases=CASES,
     nmse=NMSE,
     cost=cost,

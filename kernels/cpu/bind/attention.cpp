@@ -70,11 +70,6 @@ class AttentionNode : public Native {
   }
 
  private:
-  // x, or a copy whose last axis is contiguous.
-  mx::array rows(const mx::array& x) {
-    return x.shape(-1) == 1 || x.strides(-1) == 1 ? x : contiguous(x);
-  }
-
   // The strides of x as far as `to` has room, 0 along axes of one.
   template <size_t N>
   static void strides(const mx::array& x, int64_t (&to)[N]) {

@@ -77,6 +77,11 @@ class Native : public mx::Primitive, public std::enable_shared_from_this<Native>
 
   // x, or a row-contiguous copy of it that exists when later tasks run.
   mx::array contiguous(const mx::array& x);
+
+  // x, or such a copy, in either of which the last axis is contiguous.
+  mx::array rows(const mx::array& x) {
+    return x.shape(-1) == 1 || x.strides(-1) == 1 ? x : contiguous(x);
+  }
 };
 
 // What a function of several arrays returns to Python: one as itself, more as a tuple.
