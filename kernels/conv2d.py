@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from . import conv3d
 from .conv3d import Convolution
-from .convolving import NMSE, Pair, outputs, pairs, spread
+from .convolving import NMSE, Pair, check, outputs, pairs, spread
 from .kernel import Kernel
 from .spec import Case, Cost, Metal, Spec
 
@@ -92,7 +92,7 @@ def conv2d(
     if x.ndim != 4 or w.ndim != 4:
         raise ValueError(f"conv2d takes 4-d arrays, not x {x.shape}, weights {w.shape}")
     steps, pads, gaps = spread(stride, 2), pairs(padding, 2), spread(dilation, 2)
-    conv3d.check("conv2d", x, w, bias, None, steps, pads, upsample, gaps, groups)
+    check("conv2d", x, w, bias, None, steps, pads, upsample, gaps, groups)
     arrays = (x, w) if bias is None else (x, w, bias)
     numbers = {"stride": steps, "padding": pads, "upsample": upsample}
     return KERNEL(*arrays, **numbers, dilation=gaps, groups=groups)

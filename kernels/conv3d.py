@@ -17,6 +17,7 @@ from .convolving import (
     NMSE,
     Pair,
     bias_gradient,
+    check,
     less_cache,
     outputs,
     pairs,
@@ -32,10 +33,9 @@ from .spec import FALLBACK, Case, Chip, Cost, Launch, Metal, Program, Spec, Tile
 # The first BM threads hold a pixel of the output each. For every run they say where it starts and
 # which part of it lies in the image: the rest is padding, and reads as zero. A doubled image has
 # runs of C values, as each of its columns is two. Frames before the first are the cache's.
-# Where pixels do not begin with a line of 128 bytes (first layers: 3, 4, 12 or 48 channels), the 32
-# neighbours of a step often lie in two: 60 to 89 % of the loads are coalesced there, 100 % from 160
-# channels on. The rest of a line is the next step's and comes from the cache: 1.00 to 1.03 of the
-# least bytes pass through it (simulator, 2026-12-02).
+# Lanes read 32 neighbours that begin where a line of memory does, wherever the pixel begins: what
+# of them is the next step's waits in `next_a` and `next_b` (3, 12 and 48 channels: 60 to 75 % of
+# the loads were coalesced when reads began with the pixel, all are now; simulator, 2026-12-02).
 SOURCE = """
     // x: [B, D, H, W, C], w: [O, KD, KH, KW, C], out: [pixels, O]; a threadgroup BM x BN outputs
     constexpr uint BM = 64;
@@ -44,6 +44,7 @@ SOURCE = """
     threadgroup int lows[BM];
     threadgroup int highs[BM];
     threadgroup int cached[BM];
+    threadgroup uint shifts[BM];
     constexpr uint TM = 4;
     constexpr uint TN = BN / 16;
     constexpr uint ROW = padded<T>(BK);
@@ -91,21 +92,39 @@ SOURCE = """
             cached[mine] = d < 0;
             long frame = d < 0 ? batch * cache_d + d + cache_d : batch * depth + d;
             starts[mine] = ((frame * height + h) * width + c) * channels;
+            shifts[mine] = @SHIFT@;
         }
-        for (int begin = 0; begin < run; begin += BK) {
+        T next_a[BM / TILE_SIMDGROUPS] = {};
+        T next_b[BN / TILE_SIMDGROUPS] = {};
+        for (int begin = -int(BK); begin < run; begin += BK) {
             metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
-            int e = begin + int(lane);
-            for (uint r = simdgroup; r < BM; r += TILE_SIMDGROUPS) {
+            int after = begin + int(BK + lane);
+            #pragma unroll
+            for (uint i = 0; i < BM / TILE_SIMDGROUPS; i++) {
+                uint r = simdgroup + i * TILE_SIMDGROUPS;
+                uint shift = shifts[r];
+                int e = after - int(shift);
                 T value = T(0);
                 if (e >= lows[r] && e < highs[r]) {
                     ulong at = starts[r] + e;
                     value = @READ@;
                 }
-                a[r * ROW + lane] = value;
+                a[r * ROW + (lane - shift) % BK] = lane < shift ? value : next_a[i];
+                next_a[i] = value;
             }
-            load_tile<BN, BK>(
-                b, w, column0 * k + ulong(tap) * run + begin, k, 1, columns - column0,
-                uint(run - begin), simdgroup, lane);
+            #pragma unroll
+            for (uint i = 0; i < BN / TILE_SIMDGROUPS; i++) {
+                uint r = simdgroup + i * TILE_SIMDGROUPS;
+                ulong start = (column0 + r) * k + ulong(tap) * run;
+                uint shift = past_line(w, start);
+                int e = after - int(shift);
+                T value = column0 + r < columns && e >= 0 && e < run ? w[start + e] : T(0);
+                b[r * ROW + (lane - shift) % BK] = lane < shift ? value : next_b[i];
+                next_b[i] = value;
+            }
+            if (begin < 0) {
+                continue;
+            }
             metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
             multiply_tiles<TM, TN, false, true>(sums, my_a, ROW, my_b, ROW);
         }
@@ -116,6 +135,14 @@ SOURCE = """
     column0 += simdgroup / 2 * 8 * TN;
 """ + tiles.store("out[ulong(row) * columns + column] = T(sum@BIAS@);")
 
+PAST_LINE = """
+// Elements from the last multiple of 32 in memory to element `at`: a line of floats, half of one.
+template <typename Pointer>
+inline uint past_line(Pointer source, ulong at) {
+    return uint(reinterpret_cast<ulong>(source + at) / sizeof(*source)) % 32;
+}
+"""
+
 SCALARS = (
     *("out_d", "out_h", "out_w", "stride_d", "stride_h", "stride_w", "front", "top", "left"),
     *("cache_d", "first_d", "last_d"),
@@ -125,9 +152,12 @@ SCALARS = (
 def _program(bias: bool, cache: bool) -> Program:
     source = SOURCE.replace("@BIAS@", " + float(bias[column])" if bias else "")
     source = source.replace("@READ@", "cached[r] ? cache[at] : x[at]" if cache else "x[at]")
+    shift = "past_line(x, starts[mine])"
+    shift = f"d < 0 ? {shift.replace('x', 'cache')} : {shift}" if cache else shift
+    source = source.replace("@SHIFT@", shift)
     name = "conv" + "_bias" * bias + "_cache" * cache
     inputs = ("x", "w", *("bias",) * bias, *("cache",) * cache, *SCALARS)
-    return Program(name, inputs, ("out",), source, e4m3.READ + tiles.HEADER)
+    return Program(name, inputs, ("out",), source, e4m3.READ + tiles.HEADER + PAST_LINE)
 
 
 BOTH = (False, True)
@@ -142,8 +172,8 @@ VARIANTS = {
     "tile64": "64 pixels x 64 channels; more",
 }
 
-# A tile has four arrays beside its memory: 8 + 3 * 4 bytes a pixel.
-PIXEL_BYTES = 20
+# A tile has five arrays beside its memory: 8 + 4 * 4 bytes a pixel.
+PIXEL_BYTES = 24
 
 
 @dataclass(frozen=True)
@@ -328,30 +358,6 @@ def vjp(
     dw = conv_weights(x, cotangent, cache, kernel=w.shape[1:4], **numbers)
     db = None if bias is None else bias_gradient(cotangent)
     return (image[:, cached:], dw, db, image[:, :cached])[: len(primals)]
-
-
-def check(name: str, x, w, bias, cache, stride, padding, upsample, dilation, groups) -> None:
-    """Raise ValueError or TypeError for arrays and numbers that do not fit each other."""
-    if groups < 1 or w.shape[0] % groups:
-        raise ValueError(f"{name}: weights {w.shape} as [O, ..] do not divide into {groups} groups")
-    if x.ndim != w.ndim or x.shape[-1] != w.shape[-1] * groups:
-        raise ValueError(f"{name}: x {x.shape} does not fit weights {w.shape} as [O, .., C]")
-    if bias is not None and bias.shape != (w.shape[0],):
-        raise ValueError(f"{name}: bias {bias.shape} does not fit weights {w.shape} as [O, .., C]")
-    frame = (x.shape[0], *x.shape[2:])
-    if cache is not None and (cache.ndim != 5 or (cache.shape[0], *cache.shape[2:]) != frame):
-        raise ValueError(f"{name}: cache {cache.shape} does not fit x {x.shape}")
-    negative = min(n for pair in padding for n in pair) < 0
-    if min(*stride, *dilation) < 1 or negative or 0 in w.shape[1:-1]:
-        raise ValueError(
-            f"{name}: stride {stride}, padding {padding}, dilation {dilation}, weights {w.shape}"
-        )
-    cached = 0 if cache is None else cache.shape[1]
-    if min(outputs(x.shape, w.shape, cached, stride, padding, upsample, dilation)) < 1:
-        raise ValueError(f"{name}: weights {w.shape} reach over x {x.shape} with its padding")
-    dtypes = {a.dtype for a in (x, w, bias, cache) if a is not None}
-    if len(dtypes) > 1 or not mx.issubdtype(x.dtype, mx.floating):
-        raise TypeError(f"{name} takes one floating dtype, not {', '.join(map(str, dtypes))}")
 
 
 def conv3d(

@@ -59,6 +59,30 @@ def outputs(
     return tuple((n + before + after - k) // s + 1 for n, k, s, (before, after) in each)
 
 
+def check(name: str, x, w, bias, cache, stride, padding, upsample, dilation, groups) -> None:
+    """Raise ValueError or TypeError for arrays and numbers that do not fit each other."""
+    if groups < 1 or w.shape[0] % groups:
+        raise ValueError(f"{name}: weights {w.shape} as [O, ..] do not divide into {groups} groups")
+    if x.ndim != w.ndim or x.shape[-1] != w.shape[-1] * groups:
+        raise ValueError(f"{name}: x {x.shape} does not fit weights {w.shape} as [O, .., C]")
+    if bias is not None and bias.shape != (w.shape[0],):
+        raise ValueError(f"{name}: bias {bias.shape} does not fit weights {w.shape} as [O, .., C]")
+    frame = (x.shape[0], *x.shape[2:])
+    if cache is not None and (cache.ndim != 5 or (cache.shape[0], *cache.shape[2:]) != frame):
+        raise ValueError(f"{name}: cache {cache.shape} does not fit x {x.shape}")
+    negative = min(n for pair in padding for n in pair) < 0
+    if min(*stride, *dilation) < 1 or negative or 0 in w.shape[1:-1]:
+        raise ValueError(
+            f"{name}: stride {stride}, padding {padding}, dilation {dilation}, weights {w.shape}"
+        )
+    cached = 0 if cache is None else cache.shape[1]
+    if min(outputs(x.shape, w.shape, cached, stride, padding, upsample, dilation)) < 1:
+        raise ValueError(f"{name}: weights {w.shape} reach over x {x.shape} with its padding")
+    dtypes = {a.dtype for a in (x, w, bias, cache) if a is not None}
+    if len(dtypes) > 1 or not mx.issubdtype(x.dtype, mx.floating):
+        raise TypeError(f"{name} takes one floating dtype, not {', '.join(map(str, dtypes))}")
+
+
 def wide(x: mx.array) -> mx.array:
     """Half types as float32, others as they are."""
     return x.astype(mx.float32) if x.dtype in (mx.float16, mx.bfloat16) else x
