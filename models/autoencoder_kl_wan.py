@@ -10,8 +10,7 @@ Source: diffusers 0.42, autoencoder_kl_wan.py; https://github.com/Wan-Video/Wan2
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -23,7 +22,13 @@ from torchmlx import Tensor, nn
 
 from ..errors import InputError
 from ..serialization.safetensors import SafetensorsFile
+from .frame_buffer import FILE_ABOVE, FrameBuffer, as_bytes, of_bytes
+from .tiling import BLENDS, Grid, Side
 from .wan_layers import CausalConv3d, Decoder, Encoder, Frames, patchify, unpatchify
+from .wan_names import diffusers_name
+
+# Called with the number of chunks done, and of all.
+Progress = Callable[[int, int], object]
 
 WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 CHUNK = 4  # frames that become one latent frame, after the first
@@ -136,6 +141,7 @@ class AutoencoderKLWan(nn.Module):
         self.use_slicing = self.use_tiling = False
         self.tile_sample_min_height = self.tile_sample_min_width = 256
         self.tile_sample_stride_height = self.tile_sample_stride_width = 192
+        self.tile_blend = "linear"
 
     # ---- files
 
@@ -194,11 +200,16 @@ class AutoencoderKLWan(nn.Module):
         tile_sample_min_width: int | None = None,
         tile_sample_stride_height: int | None = None,
         tile_sample_stride_width: int | None = None,
+        blend: str = "linear",
     ) -> None:
         """Code overlapping tiles one by one and blend them: less memory. Sizes are in pixels.
 
-        Raises InputError for a stride above the tile, and for what is no multiple of the scale.
+        `blend` is linear, as in diffusers, or cosine: no edge where a blend begins or ends, and no
+        last tile that has less around it than the one before. Raises InputError for a stride
+        above the tile, and for what is no multiple of the scale.
         """
+        if blend not in BLENDS:
+            raise InputError(f"blend {blend!r} is not one of {', '.join(BLENDS)}")
         sides = ("height", "width")
         tiles = {"height": tile_sample_min_height, "width": tile_sample_min_width}
         strides = {"height": tile_sample_stride_height, "width": tile_sample_stride_width}
@@ -213,7 +224,7 @@ class AutoencoderKLWan(nn.Module):
                 )
             setattr(self, f"tile_sample_min_{side}", tile)
             setattr(self, f"tile_sample_stride_{side}", stride)
-        self.use_tiling = True
+        self.use_tiling, self.tile_blend = True, blend
 
     def disable_tiling(self) -> None:
         """Code whole frames."""
@@ -229,36 +240,59 @@ class AutoencoderKLWan(nn.Module):
 
     # ---- coding
 
-    def encode(self, x: Tensor, return_dict: bool = True) -> Any:
-        """Latents [B, z, 1 + (T - 1) // 4, H / s, W / s] of a video [B, C, T, H, W] in -1..1."""
+    def encode(
+        self, x: Tensor | FrameBuffer, return_dict: bool = True, progress: Progress | None = None
+    ) -> Any:
+        """Latents [B, z, 1 + (T - 1) // 4, H / s, W / s] of a video [B, C, T, H, W] in -1..1.
+
+        `progress` is called with the number of chunks of frames coded, and of all, tiles included.
+        """
         config = self.config
         channels = config.in_channels // (config.patch_size or 1) ** 2
         self._check(x, channels, "a video", config.scale_factor_spatial)
-        parts = x.split(1) if self.use_slicing else (x,)
-        posterior = DiagonalGaussianDistribution(torch.cat([self._encode(p) for p in parts]))
+        parts = x.split(1) if self.use_slicing and isinstance(x, Tensor) else (x,)
+        moments = torch.cat([self._encode(part, Counter(progress)) for part in parts])
+        posterior = DiagonalGaussianDistribution(moments)
         return EncoderOutput(posterior) if return_dict else (posterior,)
 
     def decode(self, z: Tensor, return_dict: bool = True) -> Any:
         """The video [B, 3, 1 + 4 (t - 1), h s, w s] of latents [B, z, t, h, w]."""
         self._check(z, self.config.z_dim, "latents", 1)
         parts = z.split(1) if self.use_slicing else (z,)
-        sample = torch.cat([torch.cat(list(self._decode(part)), 2) for part in parts])
+        sample = torch.cat([self._decode(part) for part in parts])
         return DecoderOutput(sample) if return_dict else (sample,)
 
-    def decode_frames(self, z: Tensor) -> Iterator[Tensor]:
+    def decode_frames(
+        self,
+        z: Tensor,
+        dtype: Any = None,
+        memory: int = FILE_ABOVE,
+        progress: Progress | None = None,
+    ) -> Iterator[Tensor]:
         """The frames of `decode`, [B, 3, 1 or 4, H, W] at a time, as soon as they are there.
 
-        With tiling all come at the end, since diffusers' tiles are whole videos.
+        With tiling they come at the end, since diffusers' tiles are whole videos: finished pixels
+        wait in `dtype`, in a temporary file if they take more than `memory` bytes. `dtype` is the
+        model's or torch.uint8, in which 0..255 are -1..1. `progress` is as in `encode`.
         """
         self._check(z, self.config.z_dim, "latents", 1)
-        yield from self._decode(z)
+        dtype, count = dtype or self.dtype, Counter(progress)
+        if (grid := self.decoding_grid(*z.shape[3:])) is None:
+            count.total = z.shape[2]
+            for x in count(self._decode_tile(z)):
+                x = self._finished(x)
+                yield (as_bytes(x) if dtype is torch.uint8 else x.to(dtype)).permute(0, 4, 1, 2, 3)
+            return
+        buffer = self._tiled_decode(z, grid, dtype, memory, count)
+        for t in range(z.shape[2]):
+            yield buffer.read(frames_of(t)).permute(0, 4, 1, 2, 3)
 
     def forward(self, sample: Tensor, sample_posterior: bool = False, generator=None) -> Any:
         """There and back. diffusers.AutoencoderKLWan.forward."""
         posterior = self.encode(sample).latent_dist
         return self.decode(posterior.sample(generator) if sample_posterior else posterior.mode())
 
-    def _check(self, x: Tensor, channels: int, what: str, multiple: int) -> None:
+    def _check(self, x: Tensor | FrameBuffer, channels: int, what: str, multiple: int) -> None:
         if x.ndim != 5 or x.shape[1] != channels:
             raise InputError(
                 f"{what} for this model are [B, {channels}, T, H, W], not {list(x.shape)}"
@@ -268,71 +302,121 @@ class AutoencoderKLWan(nn.Module):
                 f"{what} of {x.shape[2]} frames of {x.shape[3]} x {x.shape[4]}: at least one "
                 f"frame, height and width multiples of {multiple}"
             )
-        if not x.is_floating_point():
+        if isinstance(x, Tensor) and not x.is_floating_point():
             raise InputError(f"{what} are floating-point numbers, not {x.dtype}")
 
-    def _encode(self, x: Tensor) -> Tensor:
-        x = x.to(self.dtype).permute(0, 2, 3, 4, 1)
-        height, width = x.shape[2:4]
-        if self.config.patch_size is not None:
-            x = patchify(x, self.config.patch_size)
-        tile = (self.tile_sample_min_height, self.tile_sample_min_width)
-        if self.use_tiling and (height > tile[0] or width > tile[1]):
-            out = self._tiled_encode(x, tile)
-        else:
-            out = self._encode_tile(x)
+    def _encode(self, x: Tensor | FrameBuffer, count: Counter) -> Tensor:
+        chunks = 1 + (x.shape[2] - 1) // CHUNK
+        grid = self.encoding_grid(*x.shape[3:])
+        if grid is None:
+            count.total = chunks
+            whole = slice(0, x.shape[3]), slice(0, x.shape[4])
+            return torch.cat(list(count(self._encode_tile(x, *whole))), 1).permute(0, 4, 1, 2, 3)
+        count.total = chunks * grid.count
+        size, patch = self.config.scale_factor_spatial, self.config.patch_size or 1
+        out = torch.empty(
+            *(x.shape[0], chunks, x.shape[3] // size, x.shape[4] // size, 2 * self.config.z_dim),
+            dtype=self.dtype,
+        )
+
+        def code(rows: slice, columns: slice) -> Iterator[Tensor]:
+            return count(self._encode_tile(x, _times(rows, patch), _times(columns, patch)))
+
+        def put(part: Tensor, chunk: int, row: int, column: int) -> None:
+            height, width = part.shape[2:4]
+            out[:, chunk : chunk + 1, row : row + height, column : column + width] = part
+            mx.eval(out.mx)
+
+        grid.code(code, put)
         return out.permute(0, 4, 1, 2, 3)
 
-    def _encode_tile(self, x: Tensor) -> Tensor:
+    def _encode_tile(
+        self, x: Tensor | FrameBuffer, rows: slice, columns: slice
+    ) -> Iterator[Tensor]:
+        """Means and log variances of a part of the picture, a latent frame at a time."""
         frames: Frames = {}
-        parts = []
-        for chunk in range(1 + (x.shape[1] - 1) // CHUNK):
-            begin = 1 + CHUNK * (chunk - 1)
-            part = x[:, :1] if chunk == 0 else x[:, begin : begin + CHUNK]
-            parts.append(self._evaluated(self.quant_conv(self.encoder(part, frames)), frames))
-        return torch.cat(parts, 1)
+        for chunk in range(1 + (x.shape[2] - 1) // CHUNK):
+            if isinstance(x, FrameBuffer):
+                part = x.read(frames_of(chunk), rows, columns)
+                part = part if x.is_floating_point() else of_bytes(part)
+            else:
+                part = x[:, :, frames_of(chunk), rows, columns].permute(0, 2, 3, 4, 1)
+            part = part.to(self.dtype)
+            if self.config.patch_size is not None:
+                part = patchify(part, self.config.patch_size)
+            yield self._evaluated(self.quant_conv(self.encoder(part, frames)), frames)
 
-    def _tiled_encode(self, x: Tensor, tile: tuple[int, int]) -> Tensor:
-        """Tiles are measured on the patchified grid, as diffusers measures them."""
-        scale = self.config.scale_factor_spatial // (self.config.patch_size or 1)
-        stride = (self.tile_sample_stride_height, self.tile_sample_stride_width)
-        plan = _Plan(
-            tile, stride, tuple(n // scale for n in tile), tuple(n // scale for n in stride)
-        )
-        size = (x.shape[2] // scale, x.shape[3] // scale)
-        return _blended(x, plan, size, self._encode_tile)
-
-    def _decode(self, z: Tensor) -> Iterator[Tensor]:
-        z = z.to(self.dtype).permute(0, 2, 3, 4, 1)
-        scale = self.config.scale_factor_spatial
-        tile = (self.tile_sample_min_height // scale, self.tile_sample_min_width // scale)
-        if self.use_tiling and (z.shape[2] > tile[0] or z.shape[3] > tile[1]):
-            yield self._finished(self._tiled_decode(z, tile), self.clamps_tiles)
+    def _decode(self, z: Tensor) -> Tensor:
+        if (grid := self.decoding_grid(*z.shape[3:])) is None:
+            out = torch.cat([self._finished(x) for x in self._decode_tile(z)], 1)
         else:
-            yield from map(self._finished, self._decode_tile(z))
+            out = self._tiled_decode(z, grid, self.dtype).read(slice(None))
+        return out.permute(0, 4, 1, 2, 3)
 
-    def _decode_tile(self, z: Tensor) -> Iterator[Tensor]:
+    def _decode_tile(
+        self, z: Tensor, rows: slice = slice(None), columns: slice = slice(None)
+    ) -> Iterator[Tensor]:
+        """Pixels of a part of the latents before `_finished`, 1 or 4 frames at a time."""
         frames: Frames = {}
-        for t in range(z.shape[1]):
-            x = self.decoder(self.post_quant_conv(z[:, t : t + 1]), frames, t == 0)
+        for t in range(z.shape[2]):
+            part = z[:, :, t : t + 1, rows, columns].to(self.dtype).permute(0, 2, 3, 4, 1)
+            x = self.decoder(self.post_quant_conv(part), frames, t == 0)
             yield self._evaluated(x, frames)
 
-    def _tiled_decode(self, z: Tensor, tile: tuple[int, int]) -> Tensor:
-        """Blended before unpatchify, as diffusers does."""
-        scale, patch = self.config.scale_factor_spatial, self.config.patch_size or 1
-        pixels = (self.tile_sample_stride_height, self.tile_sample_stride_width)
-        stride = tuple(n // scale for n in pixels)
-        whole = (self.tile_sample_min_height, self.tile_sample_min_width)
-        plan = _Plan(
-            tile, stride, tuple(n // patch for n in whole), tuple(n // patch for n in pixels)
-        )
-        size = (z.shape[2] * scale // patch, z.shape[3] * scale // patch)
-        return _blended(z, plan, size, lambda part: torch.cat(list(self._decode_tile(part)), 1))
+    def _tiled_decode(
+        self, z: Tensor, grid: Grid, dtype: Any, memory: int = FILE_ABOVE, count: Any = None
+    ) -> FrameBuffer:
+        """All frames; tiles are blended before unpatchify, as diffusers does."""
+        config, count = self.config, count or Counter(None)
+        scale, patch = config.scale_factor_spatial, config.patch_size or 1
+        batch, _, t, height, width = z.shape
+        channels = config.out_channels // patch**2
+        shape = (batch, channels, frames_of(t - 1).stop, height * scale, width * scale)
+        buffer = FrameBuffer.allocate(shape, dtype, memory)
+        count.total = t * grid.count
+
+        def put(part: Tensor, chunk: int, row: int, column: int) -> None:
+            pixels = self._finished(part, self.clamps_tiles)
+            buffer.write(pixels, frames_of(chunk).start, row * patch, column * patch)
+
+        grid.code(lambda rows, columns: count(self._decode_tile(z, rows, columns)), put)
+        return buffer
 
     def _finished(self, x: Tensor, clamp: bool = True) -> Tensor:
         if self.config.patch_size is not None:
             x = unpatchify(x, self.config.patch_size)
-        return (x.clamp(-1.0, 1.0) if clamp else x).permute(0, 4, 1, 2, 3)
+        return x.clamp(-1.0, 1.0) if clamp else x
+
+    # ---- tiles
+
+    def decoding_grid(self, height: int, width: int) -> Grid | None:
+        """The tiles of so many rows and columns of latents; None where they are coded whole."""
+        scale = self.config.scale_factor_spatial
+        if not self._needs_tiles(height * scale, width * scale):
+            return None
+        return self._grid((height, width), scale, self.config.patch_size or 1)
+
+    def encoding_grid(self, height: int, width: int) -> Grid | None:
+        """The same of pixels. Tiles are measured on the patchified grid, as diffusers does."""
+        if not self._needs_tiles(height, width):
+            return None
+        patch = self.config.patch_size or 1
+        sizes = (height // patch, width // patch)
+        return self._grid(sizes, 1, self.config.scale_factor_spatial // patch)
+
+    def _needs_tiles(self, height: int, width: int) -> bool:
+        larger = height > self.tile_sample_min_height or width > self.tile_sample_min_width
+        return self.use_tiling and larger
+
+    def _grid(self, sizes: tuple[int, int], scale: int, made: int) -> Grid:
+        """Tiles of the set size / scale; what comes of one has the set size / made."""
+        tiles = (self.tile_sample_min_height, self.tile_sample_min_width)
+        strides = (self.tile_sample_stride_height, self.tile_sample_stride_width)
+        rows, columns = (
+            Side(size, tile // scale, stride // scale, tile // made, stride // made)
+            for size, tile, stride in zip(sizes, tiles, strides, strict=True)
+        )
+        return Grid(rows, columns, self.tile_blend)
 
     @staticmethod
     def _evaluated(x: Tensor, frames: Frames) -> Tensor:
@@ -342,111 +426,27 @@ class AutoencoderKLWan(nn.Module):
         return x
 
 
-class _Plan(NamedTuple):
-    """Tile and stride of the input, and of what the model makes of them: (height, width) each."""
+class Counter:
+    """Tells a progress function of each chunk that passes, out of `total`."""
 
-    tile: tuple[int, ...]
-    stride: tuple[int, ...]
-    made: tuple[int, ...]
-    kept: tuple[int, ...]
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress, self.total, self.done = progress, 0, 0
 
-
-def _divided(pixels: tuple[int, ...], by: int) -> tuple[int, ...]:
-    return tuple(n // by for n in pixels)
-
-
-def _blended(x: Tensor, plan: _Plan, size: tuple[int, int], code: Any) -> Tensor:
-    """`code` of every tile of x [B, T, H, W, C], blended where they overlap, `size` of it.
-
-    As in diffusers each tile is blended with its neighbours as they are after blending, above
-    first, and a last tile that is smaller than the overlap blends over its own size.
-    """
-    overlap = [made - kept for made, kept in zip(plan.made, plan.kept, strict=True)]
-    above: list[Tensor] = []
-    rows = []
-    for i in range(0, x.shape[2], plan.stride[0]):
-        row: list[Tensor] = []
-        edges: list[Tensor] = []
-        left = None
-        for n, j in enumerate(range(0, x.shape[3], plan.stride[1])):
-            tile = code(x[:, :, i : i + plan.tile[0], j : j + plan.tile[1]])
-            if above:
-                tile = _ramp(above[n], tile, overlap[0], 2)
-            if left is not None:
-                tile = _ramp(left, tile, overlap[1], 3)
-            edges.append(_edge(tile, overlap[0], 2))
-            left = _edge(tile, overlap[1], 3)
-            row.append(tile[:, :, : plan.kept[0], : plan.kept[1]])
-            mx.eval(row[-1].mx, edges[-1].mx, left.mx)
-        above = edges
-        rows.append(torch.cat(row, 3))
-    return torch.cat(rows, 2)[:, :, : size[0], : size[1]]
+    def __call__(self, chunks: Iterable[Tensor]) -> Iterator[Tensor]:
+        for chunk in chunks:
+            self.done += 1
+            if self.progress is not None:
+                self.progress(self.done, self.total)
+            yield chunk
 
 
-def _edge(tile: Tensor, extent: int, dim: int) -> Tensor:
-    """Its last rows (dim 2) or columns (dim 3)."""
-    count = tile.shape[dim]
-    return tile.narrow(dim, max(count - extent, 0), min(extent, count))
+def frames_of(chunk: int) -> slice:
+    """The frames that belong to a latent frame: one to the first, then four each."""
+    return slice(0, 1) if chunk == 0 else slice(1 + CHUNK * (chunk - 1), 1 + CHUNK * chunk)
 
 
-def _ramp(before: Tensor, tile: Tensor, extent: int, dim: int) -> Tensor:
-    """`tile`, its first rows or columns mixed with the last ones of the tile before."""
-    extent = min(before.shape[dim], tile.shape[dim], extent)
-    if extent == 0:
-        return tile
-    shape = [1] * tile.ndim
-    shape[dim] = extent
-    weight = (torch.arange(extent, dtype=torch.float64) / extent).to(tile.dtype).reshape(shape)
-    old = before.narrow(dim, before.shape[dim] - extent, extent)
-    mixed = old * (1 - weight) + tile.narrow(dim, 0, extent) * weight
-    return torch.cat([mixed, tile.narrow(dim, extent, tile.shape[dim] - extent)], dim)
-
-
-# ---- names
-
-_COMMON = (
-    (r"^conv1\.", "quant_conv."),
-    (r"^conv2\.", "post_quant_conv."),
-    (r"^(encoder|decoder)\.conv1\.", r"\1.conv_in."),
-    (r"\.middle\.0\.", ".mid_block.resnets.0."),
-    (r"\.middle\.1\.", ".mid_block.attentions.0."),
-    (r"\.middle\.2\.", ".mid_block.resnets.1."),
-    (r"\.head\.0\.", ".norm_out."),
-    (r"\.head\.2\.", ".conv_out."),
-    (r"\.residual\.0\.", ".norm1."),
-    (r"\.residual\.2\.", ".conv1."),
-    (r"\.residual\.3\.", ".norm2."),
-    (r"\.residual\.6\.", ".conv2."),
-    (r"\.shortcut\.", ".conv_shortcut."),
-)
-_PARTS = r"s\.\d+\.(resample|time_conv)\."
-_RESIDUAL = (
-    (
-        r"^encoder\.downsamples\.(\d+)\.downsample" + _PARTS,
-        r"encoder.down_blocks.\1.downsampler.\2.",
-    ),
-    (r"^encoder\.downsamples\.(\d+)\.downsamples\.(\d+)\.", r"encoder.down_blocks.\1.resnets.\2."),
-    (r"^decoder\.upsamples\.(\d+)\.upsample" + _PARTS, r"decoder.up_blocks.\1.upsampler.\2."),
-    (r"^decoder\.upsamples\.(\d+)\.upsamples\.(\d+)\.", r"decoder.up_blocks.\1.resnets.\2."),
-)  # fmt: skip
-
-
-def diffusers_name(name: str, residual: bool) -> str:
-    """A weight's name in diffusers, of that or of its name in the original release."""
-    if re.match(r"^(encoder|decoder)\.(conv_in|down_blocks|up_blocks|mid_block|norm_out|conv_out)|"
-                r"^(post_)?quant_conv", name):  # fmt: skip
-        return name
-    for old, new in (*_COMMON, *(_RESIDUAL if residual else ())):
-        name = re.sub(old, new, name)
-    if residual:
-        return name
-    name = name.replace("encoder.downsamples.", "encoder.down_blocks.")
-    # A flat list of four stages: three residual blocks and, but for the last, an upsampler.
-    if found := re.match(r"^decoder\.upsamples\.(\d+)\.(.*)", name):
-        stage, place = divmod(int(found[1]), 4)
-        part = f"resnets.{place}" if place < 3 else "upsamplers.0"
-        name = f"decoder.up_blocks.{stage}.{part}.{found[2]}"
-    return name
+def _times(part: slice, by: int) -> slice:
+    return slice(part.start * by, part.stop * by)
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
