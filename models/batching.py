@@ -1,7 +1,8 @@
 """Continuous batching: requests join and leave a running batch, a token a step for all of them.
 
-One thread (`Engine`) owns the model. A request's prompt is read alone and its cache put into a free
-row; each row has its own length, so no row waits for another and nothing is padded.
+One thread (`Engine`) owns the model. A request's prompt is read alone, a piece between two steps of
+the others, and its cache put into a free row; each row has its own length, so no row waits for
+another and nothing is padded.
 """
 
 import itertools
@@ -16,10 +17,13 @@ import torchmlx as torch
 from torchmlx import Tensor
 
 from .cache import Cache
-from .prompt_cache import PromptCache
+from .prompt_cache import PromptCache, PromptReader
 from .sampling import Sampler, Sampling
-from .stepper import Stepper, prefill
+from .stepper import Stepper
 from .tokenizer import StopMatcher, Tokenizer
+
+# A prompt is read in pieces of so many tokens, between which the others' tokens come.
+PREFILL_STEP = 512
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,12 @@ class BusyError(Exception):
 class Row:
     """A request that runs, and what belongs to its newest token, which is not read yet."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, device):
+    def __init__(self, request: Request, tokenizer: Tokenizer, vocab: int, device):
         self.request = request
         self.sampler = Sampler(request.rules, request.seed, device)
         self.text, self.matcher = tokenizer.stream(), StopMatcher(request.stop)
         self.generated, self.length = 0, len(request.ids)
+        self.sampler.observe(torch.tensor([request.ids], device=device), vocab)
         self.odds: list[Tensor] = []
 
     def sample(self, logits: Tensor) -> Tensor:
@@ -106,7 +111,7 @@ class Engine:
         tokenizer: Tokenizer,
         rows: int = 32,
         waiting: int = 128,
-        prefill_step: int = 2048,
+        prefill_step: int = PREFILL_STEP,
         prompts: PromptCache | None = None,
         kv_bits: int | None = None,
     ):
@@ -123,7 +128,7 @@ class Engine:
         self._thread.start()
 
     def _clear(self) -> None:
-        self.rows, self._stepper, self._tokens = [], None, None
+        self.rows, self._stepper, self._tokens, self._reading = [], None, None, None
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises BusyError when the queue is full."""
@@ -142,7 +147,8 @@ class Engine:
 
     @property
     def running(self) -> int:
-        return sum(row is not None for row in self.rows)
+        """Requests that have a row, or are being read."""
+        return sum(row is not None for row in self.rows) + (self._reading is not None)
 
     @property
     def waiting(self) -> int:
@@ -152,50 +158,67 @@ class Engine:
         with torch.inference_mode():
             while not self._closed:
                 try:
-                    request = self._next()
-                    if request is not None:
-                        self._admit(request)
-                    if self.running:
+                    if self._reading is None:
+                        self._reading = self._next()
+                    if self._reading is not None:
+                        self._read(*self._reading)
+                    if self._stepper is not None:
                         self._step()
                 except Exception as error:  # one request's fault must not end all service
                     self._fail(error)
             # MLX keeps what a thread compiled until the thread's end, which may be too late for it.
             self._clear()
 
-    def _next(self) -> Request | None:
-        """A request to admit; None where there is none or no room. Waits for something to do."""
+    def _next(self) -> tuple[Request, PromptReader] | None:
+        """A request to read; None where there is none or no room. Waits for something to do."""
         with self._changed:
             while not self._closed and not self._waiting and not self.running:
                 self._changed.wait()
             while self._waiting and self.running < self.most:
                 request = self._waiting.popleft()
                 if not request.cancelled:
-                    return request
+                    break
+            else:
+                return None
+        try:
+            where = (self.prefill_step, self.prompts, self.kv_bits)
+            reader = PromptReader(self.model, request.ids, *where)
+        except Exception as error:
+            self._refuse(request, error)
             return None
+        request.cached_tokens = reader.kept
+        return request, reader
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
 
     def _fail(self, error: Exception) -> None:
         for row in self.rows:
             if row is not None:
-                row.request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
+                self._refuse(row.request, error)
+        if self._reading is not None:
+            self._refuse(self._reading[0], error)
         self._clear()
 
-    def _admit(self, request: Request) -> None:
-        """Read the prompt and give the request a row."""
+    def _read(self, request: Request, reader: PromptReader) -> None:
+        """Read a piece of the prompt; after the last one the request gets a row."""
+        if request.cancelled:
+            self._reading = None
+            return
         try:
-            cache, kept = self.prompts.fetch(request.ids)
-            cache = cache or self.model.make_cache(bits=self.kv_bits)
-            request.cached_tokens = kept
-            row = Row(request, self.tokenizer, cache.device)
-            ids = torch.tensor([request.ids], device=cache.device)
-            row.sampler.observe(ids, self.model.args.vocab_size)
-            logits = prefill(self.model, cache, request.ids[kept:], self.prefill_step)
+            logits = reader.read()
+            if logits is None:
+                return
+            device = reader.cache.device
+            row = Row(request, self.tokenizer, self.model.args.vocab_size, device)
             token = row.sample(logits)
             mx.eval(token.mx)
-            self.prompts.store(request.ids, cache.copy())
         except Exception as error:
-            request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
+            self._reading = None
+            self._refuse(request, error)
             return
-        self._place(row, cache, token)
+        self._reading = None
+        self._place(row, reader.cache, token)
 
     def _place(self, row: Row, cache: Cache, token: Tensor) -> None:
         if self._stepper is None or self._tokens is None:
@@ -258,15 +281,15 @@ class Engine:
 
     def _shrink(self) -> None:
         """Halve the batch while half of it is free."""
-        if not self.running:
-            self._clear()
+        used = [i for i, row in enumerate(self.rows) if row is not None]
+        if not used:
+            self.rows, self._stepper, self._tokens = [], None, None
             return
         size = len(self.rows)
-        while size > 1 and self.running <= size // 2:
+        while size > 1 and len(used) <= size // 2:
             size //= 2
         if size == len(self.rows) or self._stepper is None or self._tokens is None:
             return
-        used = [i for i, row in enumerate(self.rows) if row is not None]
         order = used + used[:1] * (size - len(used))
         self._stepper.cache.take(order)
         self._tokens = self._tokens[torch.tensor(order, device=self._tokens.device)]

@@ -354,6 +354,11 @@ class Cache:
         self.length = length
         return True
 
+    @property
+    def trims(self) -> bool:
+        """Whether `trim` goes back to any place: not with recurrent layers, nor with windows."""
+        return all(isinstance(s, KVState) and s.window is None for s in self.states)
+
     def copy(self) -> Cache:
         """A snapshot. It shares memory with this one until either is written to."""
         new = Cache([state.copy() for state in self.states], self.device)

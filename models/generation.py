@@ -11,10 +11,10 @@ import torchmlx as torch
 
 from ..errors import InputError
 from .mtp import HeadDraft
-from .prompt_cache import PromptCache
+from .prompt_cache import PromptCache, PromptReader
 from .sampling import Sampler, Sampling
 from .speculative import Draft, ModelDraft, check_draft, check_draft_tokens, speculate
-from .stepper import Stepper, prefill
+from .stepper import Stepper
 from .tokenizer import StopMatcher, Tokenizer
 
 # Prompts are read in pieces of this many tokens, which bounds the memory of one forward pass.
@@ -163,14 +163,16 @@ def _tokens(
 
     The next step is already running while one is handed out.
     """
-    known, kept = options.prompts.fetch(ids) if options.prompts is not None else (None, 0)
-    cache = known or model.make_cache(bits=options.kv_bits)
+    reader = PromptReader(model, ids, options.step, options.prompts, options.kv_bits)
+    cache = reader.cache
     sampler.observe(torch.tensor([ids], device=cache.device), model.args.vocab_size)
-    draft = _draft(model, ids[:kept], options)
-    watch = None if draft is None else draft.read
-    logits = prefill(model, cache, ids[kept:], options.step, options.report, watch)
-    if options.prompts is not None:
-        options.prompts.store(ids, cache.copy())
+    draft = _draft(model, ids[: reader.kept], options)
+    logits = None
+    while logits is None:
+        logits = reader.read(None if draft is None else draft.read)
+        if options.report is not None:
+            mx.eval(cache.arrays())
+            options.report(reader.done - reader.kept, len(ids) - reader.kept)
     token = sampler(logits)
     mx.async_eval(token.mx)
     if draft is not None:

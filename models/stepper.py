@@ -1,7 +1,7 @@
 """The next tokens of every row of a decoding cache, compiled once a capacity and shape."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import mlx.core as mx
 
@@ -62,23 +62,28 @@ class Stepper:
         return [from_array(array, cache.device) for array in found]
 
 
-def prefill(model, cache: Cache, ids: list[int], step: int, report=None, watch=None) -> Tensor:
-    """Read ids into `cache`, `step` tokens at a time; logits [1, vocab] after the last one.
+def pieces(
+    model, cache: Cache, ids: list[int], start: int, step: int, stops: Iterable[int] = ()
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Read ids[start:] into `cache`, `step` tokens at a time, which bounds a pass's memory.
 
-    `report(done, total)` hears of the progress after each piece, `watch(part, hidden)` gets the
-    piece [1, L] and its hidden states. The pieces bound the memory of a forward pass.
+    A piece ends at each of `stops`, too. Yields after each how many of ids are read, the piece
+    [1, L] and its hidden states [1, L, hidden].
     """
     cache.unsettle()
+    while start < len(ids):
+        end = min([start + step, len(ids), *(stop for stop in stops if stop > start)])
+        part = torch.tensor([ids[start:end]], device=cache.device)
+        yield end, part, model.model(part, cache, None)
+        start = end
+
+
+def prefill(model, cache: Cache, ids: list[int], step: int) -> Tensor:
+    """Read ids into `cache`, `step` tokens at a time; logits [1, vocab] after the last one."""
     logits = None
-    for start in range(0, len(ids), step):
-        part = torch.tensor([ids[start : start + step]], device=cache.device)
-        hidden = model.model(part, cache, None)
-        logits = model.logits(hidden[:, -1:])
-        if watch is not None:
-            watch(part, hidden)
-        if report is not None or start + step < len(ids):
+    for done, _, hidden in pieces(model, cache, ids, 0, step):
+        logits = model.logits(hidden[:, -1:])[:, -1]
+        if done < len(ids):
             mx.eval(cache.arrays())
-        if report is not None:
-            report(min(start + step, len(ids)), len(ids))
     assert logits is not None, "a prompt has at least one token"
-    return logits[:, -1]
+    return logits

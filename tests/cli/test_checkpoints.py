@@ -7,7 +7,8 @@ import mlx.core as mx
 import pytest
 
 from tests import tiny
-from torchmlx.serialization.safetensors import save
+from torchmlx.models.assets import tiny_model
+from torchmlx.serialization.safetensors import SafetensorsFile, save
 
 from .test_errors import assert_one_line
 
@@ -30,6 +31,33 @@ def test_generates(torchmlx, folder):
     assert result["text"] == first.out.removesuffix("\n")
     assert result["generation_tokens"] == 8
     assert result["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("model", ["llama", "hybrid"])
+def test_prompt_cache(torchmlx, tmp_path, model):
+    """A prompt kept in a file is not read again, and the text is that without it."""
+    folder = tiny_model() if model == "hybrid" else None
+    folder = folder or tiny.write(tmp_path / "tiny", {"max_position_embeddings": 512})
+    path, told = tmp_path / "c.safetensors", []
+    common = ("--raw", "--temperature", "0", "--dtype", "float32", "--max-tokens", "6")
+    beginning = "It is a truth universally acknowledged, that a single man in possession"
+    first = generate(torchmlx, folder, *common, "--prompt-cache", str(path), prompt=beginning)
+    assert first.code == 0 and path.exists()
+    with SafetensorsFile(path) as file:
+        known = len(json.loads(file.metadata["tokens"]))
+    for prompt in (beginning, beginning + " of a good fortune"):
+        plain = generate(torchmlx, folder, *common, prompt=prompt)
+        again = generate(torchmlx, folder, *common, "--prompt-cache-file", str(path), prompt=prompt)
+        assert again.out == plain.out
+        with SafetensorsFile(path) as file:
+            told.append(len(json.loads(file.metadata["tokens"])))
+    assert told[0] == known < told[1]
+
+
+def test_a_file_that_is_no_prompt_cache(torchmlx, folder):
+    weights = str(folder / "model.safetensors")
+    outcome = generate(torchmlx, folder, "--prompt-cache", weights)
+    assert_one_line(outcome, "not a prompt cache")
 
 
 def edit(folder, name, **fields):

@@ -3,11 +3,17 @@
 import numpy as np
 import pytest
 
+import torchmlx as torch
 from tests import tiny
 from tests.conftest import ROOT
 from torchmlx.errors import InputError
 from torchmlx.models import batch_generate, generate, load, stream_generate
-from torchmlx.models.prompt_cache import PromptCache, load_prompt_cache, save_prompt_cache
+from torchmlx.models.prompt_cache import (
+    TAIL,
+    PromptCache,
+    load_prompt_cache,
+    save_prompt_cache,
+)
 
 AUSTEN = ROOT / "torchmlx" / "assets" / "tiny-austen-moe"
 
@@ -145,6 +151,29 @@ def test_a_common_beginning_is_used_where_layers_can_be_trimmed(llama, hybrid):
         )
 
 
+def test_a_hybrid_s_next_turn_is_not_read_from_its_start(hybrid):
+    """The last tokens of a prompt are otherwise in the next turn's history; recurrent layers
+    cannot be trimmed, so there is a snapshot before them."""
+    history, opening = ids_of(60), ids_of(9, 7)
+    prompts = PromptCache()
+    tokens(hybrid, [*history, *opening], max_tokens=2, prompt_cache=prompts)
+    turn = [*history, *ids_of(40, 8)]
+    assert prompts.fetch(turn)[1] == 69 - TAIL
+    found = tokens(hybrid, turn, max_tokens=6, prompt_cache=prompts)
+    assert found == tokens(hybrid, turn, max_tokens=6)
+
+
+def test_a_hybrid_learns_where_prompts_part(hybrid):
+    """Behind a beginning that two prompts share is a snapshot for the third."""
+    system, prompts = ids_of(30), PromptCache()
+    for seed in (1, 2, 3):
+        ids = [*system, *ids_of(25, seed)]
+        known = prompts.fetch(ids)[1]
+        assert known == (30 if seed == 3 else 0)
+        found = tokens(hybrid, ids, max_tokens=6, prompt_cache=prompts, prefill_step_size=20)
+        assert found == tokens(hybrid, ids, max_tokens=6)
+
+
 def test_the_oldest_prompts_are_forgotten(llama):
     prompts = PromptCache(entries=2)
     for seed in range(3):
@@ -163,7 +192,7 @@ def test_saved_and_loaded(request, pair, tmp_path):
     prompts = PromptCache()
     tokens(pair, ids, max_tokens=1, prompt_cache=prompts)
     ((_, cache),) = prompts._caches.items()
-    save_prompt_cache(tmp_path / "c.safetensors", cache, ids)
+    save_prompt_cache(tmp_path / "c.safetensors", cache, ids, pair[0])
     again, found = load_prompt_cache(tmp_path / "c.safetensors", pair[0])
     assert found == ids and again.length == len(ids)
     fresh = PromptCache()
@@ -178,8 +207,12 @@ def test_a_cache_of_another_model(llama, hybrid, draft, tmp_path):
     tokens(llama, ids_of(5), max_tokens=1, prompt_cache=prompts)
     ((ids, cache),) = prompts._caches.items()
     path = tmp_path / "c.safetensors"
-    save_prompt_cache(path, cache, ids)
-    for other in (hybrid[0], draft):
+    save_prompt_cache(path, cache, ids, llama[0])
+    same = load(str(tiny.write(tmp_path / "same", {"max_position_embeddings": 400})))[0]
+    assert load_prompt_cache(path, same)[1] == list(ids)
+    with torch.no_grad():
+        same.model.norm.weight[0] += 1  # another checkpoint of the same shapes
+    for other in (hybrid[0], draft, same):
         with pytest.raises(InputError, match="another model"):
             load_prompt_cache(path, other)
     tiny.write(tmp_path / "m")

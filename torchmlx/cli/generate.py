@@ -56,6 +56,11 @@ def _add_input_flags(parser: argparse.ArgumentParser) -> None:
     )
     flag("--kv-bits", type=int, choices=(4, 8), help="keep keys and values in so many bits")
     flag(
+        *("--prompt-cache", "--prompt-cache-file"),
+        metavar="FILE",
+        help="do not read again what FILE knows of the prompt; then keep this prompt in it",
+    )
+    flag(
         "--draft-model",
         metavar="PATH|REPO",
         help="a small model with the same tokens, which proposes what --model checks",
@@ -154,6 +159,8 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, generate, report."""
+    from ..models.prompt_cache import keep_prompt_cache, open_prompt_cache
+
     prompt = read_prompt(args.prompt)
     if args.raw and args.system is not None:
         raise InputError("--system needs the chat template: leave out --raw or --system")
@@ -174,11 +181,15 @@ def run(args: argparse.Namespace) -> int:
             reading["draft_model"] = load_model(args, args.draft_model)[0]
         if args.mtp:
             reading["mtp"] = True
+        if args.prompt_cache is not None:
+            reading["prompt_cache"] = open_prompt_cache(args.prompt_cache, model)
         responses = stream(model, tokenizer, ids, args, progress=progress, **reading)
         if args.json:
             _print_json(responses, load_seconds=loaded - started)
         else:
             _print_text(responses)
+    if args.prompt_cache is not None:
+        keep_prompt_cache(args.prompt_cache, reading["prompt_cache"], model)
     return 0
 
 

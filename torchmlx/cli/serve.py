@@ -51,12 +51,27 @@ def add(commands) -> None:
         metavar="S",
         help="seconds that one answer may take (default: 600)",
     )
+    flag(
+        "--prompt-cache-size",
+        type=count,
+        default=10,
+        metavar="N",
+        help="prompts whose keys and values are kept for others that begin alike (default: 10)",
+    )
+    flag(
+        "--prompt-cache-gib",
+        type=values.gibibytes,
+        default=4.0,
+        metavar="G",
+        help="and the most memory for them, in GiB (default: 4)",
+    )
     flag("--kv-bits", type=int, choices=(4, 8), help="keep keys and values in so many bits")
     generate.add_model_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Load the model and serve until interrupted."""
+    from ..models import PromptCache
     from ..models.server import Limits, Server
 
     model, tokenizer = generate.load_model(args)
@@ -71,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
             rows=args.rows,
             waiting=args.waiting,
             kv_bits=args.kv_bits,
+            prompts=PromptCache(args.prompt_cache_size, int(args.prompt_cache_gib * 2**30)),
         )
     except OSError as error:
         raise InputError(f"cannot listen at {args.host}:{args.port}: {error.strerror}") from None

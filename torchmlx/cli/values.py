@@ -39,6 +39,7 @@ max_tokens = _checked(int, lambda x: x >= 1, "a whole number of at least 1")
 draft_tokens = _checked(int, lambda x: 1 <= x <= 15, "a whole number from 1 to 15")
 port = _checked(int, lambda x: 0 <= x < 65536, "a port from 0 to 65535")
 seconds = _checked(float, lambda x: x > 0, "a number of seconds above 0")
+gibibytes = _checked(float, lambda x: x >= 0, "a number of GiB of at least 0")
 seed = _checked(int, lambda x: 0 <= x < 2**64, "a whole number from 0 to 2**64 - 1")
 
 
