@@ -32,9 +32,13 @@ inline void load_rows(
     if ((reinterpret_cast<ulong>(source) & 15) == 0) {
         threadgroup uint4* to = reinterpret_cast<threadgroup uint4*>(tile);
         const device uint4* from = reinterpret_cast<const device uint4*>(source + start);
-        for (uint e = thread_index; e < ROWS * D / RUN; e += THREADS) {
-            uint row = e / (D / RUN);
-            to[row * (padded<T>(D) / RUN) + e % (D / RUN)] = row < rows ? from[e] : uint4(0);
+        // Lane 0 begins where a line of 128 bytes does, which a head of 67 x 72 halves does not.
+        uint past_line = uint(reinterpret_cast<ulong>(from) / 16) % 8;
+        for (int e = int(thread_index) - int(past_line); e < int(ROWS * D / RUN); e += THREADS) {
+            uint row = metal::max(e, 0) / (D / RUN);
+            if (e >= 0) {
+                to[row * (padded<T>(D) / RUN) + e % (D / RUN)] = row < rows ? from[e] : uint4(0);
+            }
         }
         return;
     }

@@ -53,17 +53,22 @@ SOURCE = """
 """
 
 FREQUENCIES = """
-    // positions: [streams, B or 1, L], frequencies: [d / 2]
+    // positions: [streams, B or 1, L], frequencies: [d / 2]; read each by all lanes alike
+    float places[3] = {float(positions[at]), 0.0f, 0.0f};
+    for (uint stream = 1; SECTIONS > 0 && stream < 3; stream++) {
+        places[stream] = float(positions[stream * ulong(stream_step) + at]);
+    }
     for (uint i = 0; i < 2; i++) {
         uint f = turn[i];
-        uint stream = 0;
+        float place = places[0];
         if (SECTIONS == 1) {
-            stream = f < uint(section0) ? 0 : f < uint(section0 + section1) ? 1 : 2;
+            place = f < uint(section0) ? place : places[f < uint(section0 + section1) ? 1 : 2];
         } else if (SECTIONS == 2) {
-            stream = f % 3;
-            stream = f < 3 * uint(stream == 1 ? section1 : section2) ? stream : 0;
+            uint stream = f % 3;
+            bool inside = f < 3 * uint(stream == 1 ? section1 : section2);
+            place = inside ? places[stream] : place;
         }
-        float angle = float(positions[stream * ulong(stream_step) + at]) * frequencies[f];
+        float angle = place * frequencies[f];
         c[i] = metal::precise::cos(angle) * scale;
         s[i] = metal::precise::sin(angle) * scale;
         if (ROUNDED) {
