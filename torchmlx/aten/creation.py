@@ -185,9 +185,10 @@ def as_tensor(data, dtype=None, device=None):
 
 
 @composite(at=function)
-def scalar_tensor(s, *, dtype=None, device=None):
+def scalar_tensor(s, *, dtype=None, device=None, requires_grad=False, **_):
     """A 0-d tensor of the default float dtype. torch.scalar_tensor."""
-    return tensor(s, dtype=dtype or dtypes.get_default_dtype(), device=device)
+    kind = dtype or dtypes.get_default_dtype()
+    return tensor(s, dtype=kind, device=device, requires_grad=requires_grad)
 
 
 @composite(at=function)

@@ -18,6 +18,7 @@ from ..core import layout, views
 from ..core.op import checked_number, composite, op
 from ..core.record import computed, needed, snapshot
 from ..core.tensor import Tensor, check_leaf_write, from_array
+from ._calling import host
 from .convert import cast_array
 
 
@@ -235,7 +236,7 @@ def _check_mask(x: Tensor, mask: Tensor, dim: int) -> None:
 
 def nonzero_arrays(mask: Tensor) -> list[mx.array]:
     """Indices of the nonzero elements, one int64 array per dimension. Evaluates on the host."""
-    array = np.array(mask._host())
+    array = host(mask._host())
     return [mx.array(c.astype(np.int64)) for c in np.nonzero(np.atleast_1d(array))]
 
 

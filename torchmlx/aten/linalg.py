@@ -530,9 +530,13 @@ def matrix_exp(input):
 
     torch.matrix_exp.
     """
-    check("matrix_exp", input)
-    if input.size == 0:
-        return input
+    half = input.dtype in (mx.float16, mx.bfloat16)
+    x = input.astype(mx.float32) if half else input
+    check("matrix_exp", x)
+    return _exponential(x).astype(input.dtype) if input.size else input
+
+
+def _exponential(input: mx.array) -> mx.array:
     size = float(mx.max(mx.sum(mx.abs(mx.stop_gradient(input)), axis=-1)).item())
     reach = 1.0 if input.dtype == mx.float64 else 3.0  # the norm up to which order 18 is exact
     finite = np.isfinite(size) and size > 0

@@ -124,6 +124,8 @@ def alpha_dropout(input, p=0.5, training=False, inplace=False):
 
 def feature_alpha_dropout(input, p=0.5, training=False, inplace=False):
     """alpha_dropout of whole channels."""
+    if not training or p == 0:
+        return input
     return _alpha(input, _channels(input), p, training, inplace)
 
 
