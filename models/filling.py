@@ -16,6 +16,7 @@ from torchmlx import Tensor, nn
 from ..core.tensor import from_array
 from ..errors import InputError
 from ..serialization.safetensors import TensorInfo
+from ..shelf import Shelf
 from .experts_filling import Fill, plan_experts
 from .forms import MXFP8, ScaleForm, infer_packing, is_microscaling, scale_form
 from .moe import Experts
@@ -50,6 +51,7 @@ class Planner:
     def __init__(self, model: nn.Module, sources: Sources, target: Target, block: Sequence[int]):
         self.model, self.sources, self.target = model, sources, target
         self.block = tuple(block)
+        self.shelf = Shelf(0)
         self.missing: list[str] = []
         # Conversions by mlx-lm have convolutions as [C, taps, 1] and zero-centred norms plus one.
         self.converted = any(
@@ -63,6 +65,7 @@ class Planner:
             if path == "lm_head" and tied:
                 continue
             fills += self._of_module(path, module)
+        self.shelf = Shelf(sum(fill.nbytes for fill in fills))
         return fills
 
     def _of_module(self, path: str, module: nn.Module) -> Iterator[Fill]:
@@ -131,6 +134,8 @@ class Planner:
         """The array, evaluated, as a tensor on the target's device."""
         with mx.stream(mx.cpu if self.target.device.type == "cpu" else mx.gpu):
             mx.eval(array)
+        if self.target.device.type == "cpu":
+            array = self.shelf.put(array)
         return from_array(array, self.target.device, dtype)
 
     def replace(self, path: str, module: nn.Module) -> None:
