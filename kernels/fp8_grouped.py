@@ -1,8 +1,8 @@
 """Products of rows sorted by expert with float8 e4m3 expert weights, for a prompt's experts.
 
-Rows are jagged as in grouped_matmul.py, whose search for a row's or a tile's expert this uses;
-weights are decoded and scaled as in fp8_matmul.py, whose programs these are, and never written
-out. Few rows go one by one, each reading its expert's weights; more go by tiles of one expert.
+Rows are jagged as in grouped_matmul.py and found alike (jagged.py); weights are decoded and scaled
+as in fp8_matmul.py, whose programs these are, and never written out. Few rows go one by one, each
+reading its expert's weights; more go by tiles of one expert.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from . import dots, e4m3, grouped_matmul, tiles
+from . import dots, e4m3, grouped_matmul, jagged, tiles
 from .fp8_matmul import BLOCK, FEW, LOAD_X, SCALE_SHIFTS, SHIFTS, TILED, scales, weights
 from .kernel import Kernel
 from .matmul import matmul
@@ -68,23 +68,19 @@ FEW_PROGRAM = Program(
     (*INPUTS, *SHIFTS),
     ("out",),
     _filled(FEW, FEW_PLACE, STORE),
-    dots.HEADER + grouped_matmul.GROUPS,
+    dots.HEADER + jagged.HEADER,
 )
 TILED_PROGRAM = Program(
     "fp8_grouped_tiled",
     INPUTS,
     ("out",),
     _filled(TILED, TILED_PLACE, TILED_STORE),
-    e4m3.READ + tiles.HEADER + grouped_matmul.GROUPS,
+    e4m3.READ + tiles.HEADER + jagged.HEADER,
 )
-
-TILE_ROWS = {"tile16": 16, "tile32": 32, "tile64": 64}
 
 VARIANTS = {
     "few": "a threadgroup 8 outputs of a row; a few tokens' experts",
-    "tile16": "tiles of 16 rows; up to 24 rows an expert",
-    "tile32": "tiles of 32 rows; up to 48 rows an expert",
-    "tile64": "tiles of 64 rows; more",
+    **jagged.TILES,
 }
 
 # Outputs of a simdgroup, and simdgroups of a threadgroup, for few rows.
@@ -124,12 +120,7 @@ def choose(groups: Groups, chip: Chip) -> str:
     """Name of the variant, by rows as in grouped_matmul."""
     if groups.dtype not in (mx.float32, mx.float16, mx.bfloat16) or _obstacle(groups):
         return FALLBACK
-    if groups.m <= min(grouped_matmul.FEW_ROWS, groups.groups):
-        return "few"
-    mean = groups.m / groups.groups
-    if mean > grouped_matmul.LARGE_GROUP:
-        return "tile64"
-    return "tile32" if mean > grouped_matmul.MEDIUM_GROUP else "tile16"
+    return jagged.choose(groups.m, groups.groups)
 
 
 def _obstacle(groups: Groups) -> str:
@@ -146,7 +137,9 @@ def bar(groups: Groups, variant: str) -> float | Tiled:
     if variant == "few":
         return STREAMING
     m, n, size = groups.m, groups.n, groups.dtype.size
-    return Tiled(m, n, groups.k, TILE_ROWS[variant], 64, size, 1, m * n * size, groups.groups)
+    return Tiled(
+        m, n, groups.k, jagged.TILE_ROWS[variant], 64, size, 1, m * n * size, groups.groups
+    )
 
 
 def launch(groups: Groups, variant: str) -> list[Launch]:
@@ -163,7 +156,7 @@ def launch(groups: Groups, variant: str) -> list[Launch]:
     outputs = {"out": ((groups.m, groups.n), groups.dtype)}
     if variant == "few":
         return [_few(groups, inputs, outputs)]
-    bm = TILE_ROWS[variant]
+    bm = jagged.TILE_ROWS[variant]
     scratch = tiles.scratch(bm, 64, groups.dtype.size, b_turned=True)
     template = {"T": groups.dtype, "TILE": groups.dtype, "SCALES": groups.scales, "BLOCK": BLOCK}
     template |= {"BM": bm, "DOWN": tiles.split(bm, 64)[0], "SCRATCH": scratch}
@@ -226,7 +219,7 @@ def fallback(x: mx.array, w: mx.array, scale: mx.array, offs: mx.array) -> mx.ar
     codes, factors = mx.stop_gradient(w), scale.astype(wide)
     rows, count = x.shape[0], w.shape[0]
     if rows <= count:
-        group = (mx.stop_gradient(offs)[None, :] <= mx.arange(rows)[:, None]).sum(axis=1)
+        group = jagged.groups(mx.stop_gradient(offs), rows)
         known = mx.minimum(group, count - 1)
         taken = mx.take(codes, known, axis=0)
         if factors.shape[:1] == (count,):
@@ -297,22 +290,22 @@ def nan_experts(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _case(m, k, n, offs, kind, why, dtype="float32", codes=weights, **spec) -> Case:
-    groups = len(offs) if isinstance(offs, tuple) else offs
-    fill = grouped_matmul.ends(*offs) if isinstance(offs, tuple) else grouped_matmul.sorted_ends
+    ends = jagged.ends(offs)
+    groups = ends.shape[0]
     grid = (groups, -(-n // BLOCK), -(-k // BLOCK))
     shape = {"one": (), "expert": (groups,), "row": (groups, n, 1), "block": grid}[kind]
     arrays = {
         "x": Spec((m, k), **spec),
         "w": Spec((groups, n, k), "uint8", codes),
         "scale": Spec(shape, dtype, scales),
-        "offs": Spec((groups,), "int32", fill),
+        "offs": ends,
     }
     return Case(arrays, why)
 
 
 CASES = [
     _case(3, 40, 9, 5, "row", "a few rows, a scale for each output"),
-    _case(8, 2048, 130, grouped_matmul.ONE_EACH, "block", "Qwen3.6-35B-A3B, one token's experts"),
+    _case(8, 2048, 130, jagged.ONE_EACH, "block", "Qwen3.6-35B-A3B, one token's experts"),
     _case(6, 512, 300, 9, "block", "its down projection", dtype="bfloat16"),
     _case(7, 301, 45, 9, "expert", "K no multiple of a run: codes read one by one"),
     _case(5, 40, 70, (2, 2, 3, 3, 3, 3), "one", "rows beyond the last expert are zero, few"),

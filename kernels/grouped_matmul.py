@@ -12,51 +12,10 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from . import dots, tiles
+from . import dots, jagged, tiles
 from .kernel import Kernel
 from .matmul import matmul
 from .spec import FALLBACK, STREAMING, Case, Chip, Cost, Launch, Metal, Program, Spec, Tiled
-
-# The group after the last one is the rest of the rows, which is zero. Every simdgroup finds the
-# same answer; `tile` counts tiles of BM rows, group after group.
-GROUPS = """
-template <typename Pointer>
-inline uint group_end(Pointer offs, uint groups, uint limit, uint g) {
-    return g < groups ? uint(metal::clamp(int(offs[g]), 0, int(limit))) : limit;
-}
-
-// (group, its first row in this tile, its last row + 1); an empty range where there is no tile.
-template <uint BM, typename Pointer>
-inline uint3 find_tile(Pointer offs, uint groups, uint rows, uint tile, uint lane) {
-    uint before = 0;
-    uint carried = 0;
-    uint3 found = uint3(0, 0, 0);
-    for (uint base = 0; base <= groups; base += 32) {
-        uint last = group_end(offs, groups, rows, base + lane);
-        uint first = metal::simd_shuffle_up(last, ushort(1));
-        first = lane == 0 ? carried : first;
-        uint count = last > first ? (last - first + BM - 1) / BM : 0;
-        uint start = before + metal::simd_prefix_exclusive_sum(count);
-        if (tile >= start && tile - start < count) {
-            found = uint3(base + lane, first + (tile - start) * BM, last);
-        }
-        before += metal::simd_sum(count);
-        carried = metal::simd_broadcast(last, ushort(31));
-    }
-    return uint3(
-        metal::simd_sum(found.x), metal::simd_sum(found.y), metal::simd_sum(found.z));
-}
-
-// The group of a row: how many groups end at or before it.
-template <typename Pointer>
-inline uint find_group(Pointer offs, uint groups, uint rows, uint row, uint lane) {
-    uint count = 0;
-    for (uint g = lane; g < groups; g += 32) {
-        count += group_end(offs, groups, rows, g) <= row ? 1 : 0;
-    }
-    return metal::simd_sum(count);
-}
-"""
 
 # A whole product along K. Strides are in elements; a turned operand is the one whose rows (of a)
 # or whose K (of b) are neighbours in memory. `a` and `b` start at this tile's first element.
@@ -259,30 +218,20 @@ FEW = """
     }
 """
 
-HEADER = dots.HEADER + tiles.HEADER + GROUPS + PRODUCT
+HEADER = dots.HEADER + tiles.HEADER + jagged.HEADER + PRODUCT
 
 ROWS_PROGRAM = Program("grouped_rows", ("a", "b", "offs"), ("out",), ROWS, HEADER, False)
 INNER_PROGRAM = Program("grouped_inner", ("a", "b", "offs"), ("out",), INNER, HEADER, False)
 FEW_PROGRAM = Program("grouped_few", ("a", "b", "offs"), ("out",), FEW, HEADER, False)
 
-TILE_ROWS = {"tile16": 16, "tile32": 32, "tile64": 64, "inner32": 32, "inner64": 64}
+TILE_ROWS = {**jagged.TILE_ROWS, "inner32": 32, "inner64": 64}
 
 VARIANTS = {
     "few": "a threadgroup 32 outputs of a row; a token's experts",
-    "tile16": "tiles of 16 rows; up to 24 rows a group",
-    "tile32": "tiles of 32 rows; up to 48 rows a group",
-    "tile64": "tiles of 64 rows; large groups",
+    **jagged.TILES,
     "inner32": "K jagged, up to 32 rows",
     "inner64": "K jagged, more rows",
 }
-
-# By rows up to this many, and no more rows than groups: then hardly two rows share weights.
-# Published for PyTorch 2.15's few_rows, not measured by us.
-FEW_ROWS = 32
-
-# Rows a group from which larger tiles lose little to empty rows. Published for PyTorch 2.15, not
-# measured by us.
-LARGE_GROUP, MEDIUM_GROUP = 48, 24
 
 COLUMNS, SIMDGROUPS = 4, 8
 
@@ -310,10 +259,7 @@ def choose(groups: Groups, chip: Chip) -> str:
         return FALLBACK
     if groups.inner:
         return "inner32" if groups.m <= 32 else "inner64"
-    if groups.m <= min(FEW_ROWS, groups.groups):
-        return "few"
-    mean = groups.m / groups.groups
-    return "tile64" if mean > LARGE_GROUP else "tile32" if mean > MEDIUM_GROUP else "tile16"
+    return jagged.choose(groups.m, groups.groups)
 
 
 def _obstacle(groups: Groups) -> str:
@@ -409,7 +355,7 @@ def fallback(a: mx.array, b: mx.array, offs: mx.array) -> mx.array:
 
 def _by_rows(a: mx.array, b: mx.array, offs: mx.array, wide: mx.Dtype) -> mx.array:
     rows, count = a.shape[0], b.shape[0]
-    group = (offs[None, :] <= mx.arange(rows)[:, None]).sum(axis=1)
+    group = jagged.groups(offs, rows)
     known = mx.minimum(group, count - 1)
     left = a[:, None, :].astype(wide)
     if rows <= count or wide == mx.float64:
@@ -431,7 +377,7 @@ def _inner(a: mx.array, b: mx.array, offs: mx.array, wide: mx.Dtype) -> mx.array
     firsts = mx.concatenate([mx.zeros((1,), offs.dtype), lasts[:-1]])
     stops = mx.cumsum(mx.maximum(lasts - firsts + length - 1, 0) // length)
     stretch = mx.arange(2 * count)
-    group = (stops[None, :] <= stretch[:, None]).sum(axis=1)
+    group = jagged.groups(stops, 2 * count)
     known = mx.minimum(group, count - 1)
     before = mx.take(mx.concatenate([mx.zeros((1,), stops.dtype), stops[:-1]]), known)
     start = mx.take(firsts, known) + (stretch - before) * length
@@ -505,36 +451,25 @@ def cost(a: mx.array, b: mx.array, offs: mx.array) -> Cost:
     return Cost(bytes=size, flops=2 * m * n * a.shape[1])
 
 
-def sorted_ends(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Ends of groups of 0 to 2 rows each."""
-    return np.cumsum(rng.integers(0, 3, shape)).astype(np.int32)
-
-
-def ends(*values: int):
-    """A fill of these ends."""
-
-    def fill(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        return np.array(values, np.int32)
-
-    fill.__name__ = "-".join(map(str, values))
-    return fill
-
-
 def _case(m, k, n, offs, why, turned=False, inner=False, **spec) -> Case:
-    groups = len(offs) if isinstance(offs, tuple) else offs
-    fill = ends(*offs) if isinstance(offs, tuple) else sorted_ends
+    ends = jagged.ends(offs)
+    groups = ends.shape[0]
     layout = "transposed" if turned else "contiguous"
     b = Spec((k, n), scale=0.1) if inner else Spec((groups, k, n), layout=layout, scale=k**-0.5)
     a = Spec((m, k), layout=layout if inner else "contiguous", **spec)
-    return Case({"a": a, "b": b, "offs": Spec((groups,), "int32", fill)}, why)
+    return Case({"a": a, "b": b, "offs": ends}, why)
 
-
-# Eight of sixteen groups have a row.
-ONE_EACH = (1, 1, 2, 3, 3, 4, 5, 5, 6, 6, 7, 7, 7, 8, 8, 8)
 
 CASES = [
     _case(3, 20, 9, 5, "a few rows, N along memory, as torch lays weights out"),
-    _case(8, 2048, 64, ONE_EACH, "Qwen3.6-35B-A3B, one token's experts, weights transposed", True),
+    _case(
+        8,
+        2048,
+        64,
+        jagged.ONE_EACH,
+        "Qwen3.6-35B-A3B, one token's experts, weights transposed",
+        True,
+    ),
     _case(7, 301, 45, 9, "K no multiple of a run, two chunks for float32", True),
     _case(5, 40, 70, (2, 2, 3, 3, 3, 3), "rows beyond the last group are zero, few"),
     _case(1, 3, 3, 1, "fewer than 8 rows in constant memory, one group"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import softmax as plain
 from .kernel import Kernel
-from .spec import Case, Cost, Launch, Metal, Spec
+from .spec import Launch, Metal
 
 FUNCTIONS = """
 inline float keep(float shifted, thread float& sum) {
@@ -71,45 +71,29 @@ def log_softmax(x: mx.array, axis: int = -1) -> mx.array:
     row of -inf gives NaN, as in torch. Raises TypeError for another dtype, ValueError for an axis
     out of range.
     """
-    if not mx.issubdtype(x.dtype, mx.floating):
-        raise TypeError(f"log_softmax takes a floating dtype, not {x.dtype}")
-    if x.ndim == 0:
-        return log_softmax(x.reshape(1), axis).reshape(())
-    if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"log_softmax: axis {axis} is out of range for {x.ndim} dimensions")
-    return KERNEL(x, axis=axis % x.ndim)
-
-
-def cost(x: mx.array, axis: int) -> Cost:
-    """Reads and writes x once; maximum, exponential, sum and difference for each element."""
-    return Cost(bytes=2 * x.nbytes, flops=4 * x.size)
-
-
-def _case(shape: tuple[int, ...], why: str, axis: int | None = None, **spec) -> Case:
-    axis = len(shape) - 1 if axis is None else axis
-    return Case({"x": Spec(shape, **spec)}, why, {"axis": axis})
+    return plain.along(KERNEL, x, axis)
 
 
 CASES = [
-    _case((1, 151_936), "Qwen vocabulary: one long row, 75 chunks"),
-    _case((2, 49_152), "SmolLM2 vocabulary, peaked as logits are", scale=4.0),
-    _case((2, 2049), "just split; the last chunk has one column"),
-    _case((257, 2050), "many long rows are not split"),
-    _case((7, 1025), "just over a simdgroup's registers"),
-    _case((9, 1024), "just within a simdgroup's registers"),
-    _case((2, 4, 33, 65), "rows not a multiple of a threadgroup"),
-    _case((3, 40), "far apart: probabilities below the least float32", scale=100.0),
-    _case((3, 1), "one column gives exactly 0"),
-    _case((1, 3), "fewer than 8 elements arrive in constant memory"),
-    _case((4, 37, 50), "middle axis, inner not a multiple of 32", axis=1),
-    _case((1030, 3), "first axis, long, few columns", axis=0),
-    _case((6, 40), "special values, short rows", fill="specials"),
-    _case((6, 1500), "special values, looped", fill="specials"),
-    _case((6, 5000), "special values, whole chunks of -inf beside others", fill="specials"),
-    _case((40, 6), "special values, first axis", axis=0, fill="specials"),
-    _case((6, 100), "transposed in memory", layout="transposed"),
-    _case((3, 2500), "starts one element into its buffer: unaligned", layout="offset"),
-    _case((3, 2500), "every other element of a buffer", layout="strided"),
+    plain.case((1, 151_936), "Qwen vocabulary: one long row, 75 chunks"),
+    plain.case((2, 49_152), "SmolLM2 vocabulary, peaked as logits are", scale=4.0),
+    plain.case((2, 2049), "just split; the last chunk has one column"),
+    plain.case((257, 2050), "many long rows are not split"),
+    plain.case((7, 1025), "just over a simdgroup's registers"),
+    plain.case((9, 1024), "just within a simdgroup's registers"),
+    plain.case((2, 4, 33, 65), "rows not a multiple of a threadgroup"),
+    plain.case((3, 40), "far apart: probabilities below the least float32", scale=100.0),
+    plain.case((3, 1), "one column gives exactly 0"),
+    plain.case((1, 3), "fewer than 8 elements arrive in constant memory"),
+    plain.case((4, 37, 50), "middle axis, inner not a multiple of 32", axis=1),
+    plain.case((1030, 3), "first axis, long, few columns", axis=0),
+    plain.case((6, 40), "special values, short rows", fill="specials"),
+    plain.case((6, 1500), "special values, looped", fill="specials"),
+    plain.case((6, 5000), "special values, whole chunks of -inf beside others", fill="specials"),
+    plain.case((40, 6), "special values, first axis", axis=0, fill="specials"),
+    plain.case((6, 100), "transposed in memory", layout="transposed"),
+    plain.case((3, 2500), "starts one element into its buffer: unaligned", layout="offset"),
+    plain.case((3, 2500), "every other element of a buffer", layout="strided"),
 ]
 
 # Beyond rounding. float32: x - maximum is off by half an ulp, the logarithm and the sum by 2.
@@ -126,5 +110,5 @@ KERNEL = Kernel(
     cpu="log_softmax",
     cases=CASES,
     nmse=NMSE,
-    cost=cost,
+    cost=plain.cost,
 )

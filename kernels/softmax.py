@@ -420,47 +420,53 @@ def softmax(x: mx.array, axis: int = -1) -> mx.array:
     row of -inf gives NaN, as in torch. Raises TypeError for another dtype, ValueError for an axis
     out of range.
     """
+    return along(KERNEL, x, axis)
+
+
+def along(kernel: Kernel, x: mx.array, axis: int) -> mx.array:
+    """`kernel` along `axis` of x; the errors of softmax and log_softmax."""
     if not mx.issubdtype(x.dtype, mx.floating):
-        raise TypeError(f"softmax takes a floating dtype, not {x.dtype}")
+        raise TypeError(f"{kernel.name} takes a floating dtype, not {x.dtype}")
     if x.ndim == 0:
-        return softmax(x.reshape(1), axis).reshape(())
+        return along(kernel, x.reshape(1), axis).reshape(())
     if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"softmax: axis {axis} is out of range for {x.ndim} dimensions")
-    return KERNEL(x, axis=axis % x.ndim)
+        raise ValueError(f"{kernel.name}: axis {axis} is out of range for {x.ndim} dimensions")
+    return kernel(x, axis=axis % x.ndim)
 
 
 def cost(x: mx.array, axis: int) -> Cost:
-    """Reads and writes x once; maximum, exponential, sum and scale for each element."""
+    """Reads and writes x once; maximum, exponential, sum and a last step for each."""
     return Cost(bytes=2 * x.nbytes, flops=4 * x.size)
 
 
-def _case(shape: tuple[int, ...], why: str, axis: int | None = None, **spec) -> Case:
+def case(shape: tuple[int, ...], why: str, axis: int | None = None, **spec) -> Case:
+    """x of `shape`, along the last axis if not told."""
     axis = len(shape) - 1 if axis is None else axis
     return Case({"x": Spec(shape, **spec)}, why, {"axis": axis})
 
 
 CASES = [
-    _case((1, 151_936), "Qwen vocabulary: one long row, 75 chunks"),
-    _case((3, 49_152), "SmolLM2 vocabulary, peaked as logits are", scale=4.0),
-    _case((2, 2049), "just split; the last chunk has one column"),
-    _case((5, 2048), "just not split"),
-    _case((257, 2050), "many long rows are not split"),
-    _case((7, 1025), "just over a simdgroup's registers"),
-    _case((9, 1024), "just within a simdgroup's registers"),
-    _case((2, 4, 33, 65), "attention scores; rows not a multiple of a threadgroup"),
-    _case((3, 1), "one column gives exactly 1"),
-    _case((5,), "fewer than 8 elements arrive in constant memory"),
-    _case((1, 3), "fewer than 8 elements, 2-d"),
-    _case((4, 37, 50), "middle axis, inner not a multiple of 32", axis=1),
-    _case((1030, 3), "first axis, long, few columns", axis=0),
-    _case((2, 2, 1), "trailing axis of one counts as the last", axis=1),
-    _case((6, 40), "special values, short rows", fill="specials"),
-    _case((6, 1500), "special values, looped", fill="specials"),
-    _case((6, 5000), "special values, whole chunks of -inf beside others", fill="specials"),
-    _case((40, 6), "special values, first axis", axis=0, fill="specials"),
-    _case((6, 100), "transposed in memory", layout="transposed"),
-    _case((3, 2500), "starts one element into its buffer: unaligned", layout="offset"),
-    _case((3, 2500), "every other element of a buffer", layout="strided"),
+    case((1, 151_936), "Qwen vocabulary: one long row, 75 chunks"),
+    case((3, 49_152), "SmolLM2 vocabulary, peaked as logits are", scale=4.0),
+    case((2, 2049), "just split; the last chunk has one column"),
+    case((5, 2048), "just not split"),
+    case((257, 2050), "many long rows are not split"),
+    case((7, 1025), "just over a simdgroup's registers"),
+    case((9, 1024), "just within a simdgroup's registers"),
+    case((2, 4, 33, 65), "attention scores; rows not a multiple of a threadgroup"),
+    case((3, 1), "one column gives exactly 1"),
+    case((5,), "fewer than 8 elements arrive in constant memory"),
+    case((1, 3), "fewer than 8 elements, 2-d"),
+    case((4, 37, 50), "middle axis, inner not a multiple of 32", axis=1),
+    case((1030, 3), "first axis, long, few columns", axis=0),
+    case((2, 2, 1), "trailing axis of one counts as the last", axis=1),
+    case((6, 40), "special values, short rows", fill="specials"),
+    case((6, 1500), "special values, looped", fill="specials"),
+    case((6, 5000), "special values, whole chunks of -inf beside others", fill="specials"),
+    case((40, 6), "special values, first axis", axis=0, fill="specials"),
+    case((6, 100), "transposed in memory", layout="transposed"),
+    case((3, 2500), "starts one element into its buffer: unaligned", layout="offset"),
+    case((3, 2500), "every other element of a buffer", layout="strided"),
 ]
 
 # Beyond rounding. float32: the maximum is exact, exp errs by 2 ulp; the fallback reaches 2e-14 at
