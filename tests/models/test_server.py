@@ -1,6 +1,8 @@
 """The server over real HTTP: OpenAI's answers and errors, many clients, clients that leave."""
 
+import gc
 import http.client
+import itertools
 import json
 import socket
 import subprocess
@@ -8,13 +10,19 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 
 from tests import tiny
 from tests.conftest import ROOT
 from torchmlx.models import load, stream_generate
+from torchmlx.models.api import read_call
+from torchmlx.models.batching import Request
+from torchmlx.models.prompt_cache import PromptReader
 from torchmlx.models.server import Limits, Server
+from torchmlx.models.tokenizer import Tokenizer
 
 LIMITS = Limits(body_bytes=100_000, max_tokens=200, idle_seconds=5.0, answer_seconds=60.0)
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
@@ -209,6 +217,104 @@ def test_32_streams_at_once_and_clients_that_vanish(server, post):
             assert text == alone(server, ids, max_tokens=10 + i % 5), i
     assert idle(server), "a client that left still has a row"
     assert server.engine.rows == []
+
+
+def test_a_long_prompt_is_read_between_the_others_tokens(server, monkeypatch):
+    """A piece, a token, a piece, ...; and nobody's text changes."""
+    engine, log = server.engine, []
+    monkeypatch.setattr(engine, "prefill_step", 16)
+    read = PromptReader.read
+
+    def logged(self, *args):
+        log.append("piece")
+        return read(self, *args)
+
+    monkeypatch.setattr(PromptReader, "read", logged)
+    texts: dict[str, str] = {"short": "", "long": ""}
+    ended = {name: threading.Event() for name in texts}
+
+    def emit(name):
+        def heard(event):
+            log.append(name)
+            texts[name] += event.text
+            if event.finish_reason:
+                ended[name].set()
+
+        return heard
+
+    short, long = [7, 8, 9], [*range(50, 250)]
+    engine.submit(Request(short, emit("short"), max_tokens=120))
+    while "short" not in log:
+        time.sleep(0.001)
+    engine.submit(Request(long, emit("long"), max_tokens=4))
+    assert all(event.wait(60) for event in ended.values())
+    monkeypatch.setattr(PromptReader, "read", read)
+    pieces = [i for i, what in enumerate(log) if what == "piece"][1:]
+    assert len(pieces) == 13
+    for one, next_one in itertools.pairwise(pieces):
+        assert log[one:next_one] == ["piece", "short"]
+    assert texts["short"] == alone(server, short, max_tokens=120)
+    assert texts["long"] == alone(server, long, max_tokens=4)
+
+
+def test_a_request_that_leaves_while_it_is_read(server, monkeypatch):
+    """It is read no further, and the next one is served."""
+    monkeypatch.setattr(server.engine, "prefill_step", 1)
+    gone = Request([*range(5, 250)], lambda event: None, max_tokens=50)
+    server.engine.submit(gone)
+    while server.engine._reading is None or server.engine._reading[1].done < 3:
+        time.sleep(0.001)
+    reader = server.engine._reading[1]
+    gone.cancelled = True
+    assert idle(server)
+    assert reader.done < 245 and server.engine.rows == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_takes_too_long(server, post, monkeypatch, stream):
+    """504, or its message in the stream that has begun; the row is free again."""
+    monkeypatch.setattr(server, "limits", replace(LIMITS, answer_seconds=0.0))
+    body = {"prompt": "abc", "max_tokens": 200, "stream": stream}
+    status, answer = post(PLAIN, body)
+    if stream:
+        assert status == 200
+        chunks = events(answer)
+        assert len(chunks) == 2 and chunks[1]["error"]["type"] == "server_error"
+        answer = chunks[1]
+    else:
+        assert status == 504
+    assert "longer than this server allows" in answer["error"]["message"]
+    assert idle(server) and server.engine.rows == []
+
+
+def test_tools_reach_the_template(server, tmp_path):
+    """As transformers hands them over: the list of functions, beside the messages."""
+    (tmp_path / "t").mkdir()
+    tiny.write_tokenizer(tmp_path / "t")
+    path = tmp_path / "t" / "tokenizer_config.json"
+    template = (
+        "{% for t in tools %}{{ t | tojson }};{% endfor %}{{ messages[0].content }}{{ mood }}"
+    )
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
+    tokenizer = Tokenizer.from_folder(tmp_path / "t")
+    tool = {"type": "function", "function": {"name": "now", "parameters": {}}}
+    body = {"messages": HELLO, "tools": [tool], "chat_template_kwargs": {"mood": "!"}}
+    ids = read_call(body, True, server.model, tokenizer, 10).ids
+    assert tokenizer.decode(ids) == f"{json.dumps(tool)};hello!"
+
+
+def test_nothing_is_left_of_many_requests(server, post):
+    """Memory, threads and rows after a third and a second crowd are those after the first."""
+    server.engine.prompts.entries, kept = 0, server.engine.prompts.entries
+    found, body = [], {"prompt": "once upon a time", "max_tokens": 12, "stream": True}
+    for _ in range(3):
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda _: post(PLAIN, body), range(24)))
+        assert idle(server) and server.engine.rows == []
+        gc.collect()
+        found.append((mx.get_active_memory(), threading.active_count()))
+    server.engine.prompts.entries = kept
+    assert found[2][0] <= found[0][0] + 4096 and found[2][1] <= found[0][1]
 
 
 def test_more_than_may_wait(server):
