@@ -70,6 +70,9 @@ inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 
 _aten.load()
 from . import (  # built from the filled table
+    _C,
+    _dynamo,
+    _inductor,
     accelerator,
     amp,
     autograd,
@@ -78,6 +81,8 @@ from . import (  # built from the filled table
     cuda,
     distributed,
     fft,
+    fx,
+    hub,
     jit,
     linalg,
     mps,

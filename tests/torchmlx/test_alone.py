@@ -1,5 +1,7 @@
 """What scripts use around training: groups of one process, wrappers, tensorboard's files."""
 
+import collections
+import hashlib
 import struct
 
 import pytest
@@ -62,3 +64,45 @@ def test_scalars_for_tensorboard(tmp_path):
 def test_no_onnx():
     with pytest.raises(NotImplementedError, match="ONNX"):
         torch.onnx.export(torch.nn.Linear(1, 1), torch.ones(1), "x.onnx")
+
+
+def test_trees():
+    from torchmlx.utils import _pytree as tree
+
+    point = collections.namedtuple("point", "x y")
+    value = {"a": [1, (2, 3)], "b": point(4, collections.OrderedDict(c=5)), "d": None}
+    leaves, spec = tree.tree_flatten(value)
+    assert leaves == [1, 2, 3, 4, 5, None] and spec.num_leaves == 6
+    assert tree.tree_unflatten(leaves, spec) == value
+    doubled = tree.tree_map_only(int, lambda x: 2 * x, value)
+    assert doubled == {"a": [2, (4, 6)], "b": point(8, {"c": 10}), "d": None}
+    assert isinstance(doubled["b"], point)
+    with pytest.raises(ValueError, match="holds 6 items"):
+        tree.tree_unflatten([1], spec)
+
+
+def test_weights_from_a_url(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    torch.save({"w": torch.ones(2)}, tmp_path / "w.pt")
+    digest = hashlib.sha256((tmp_path / "w.pt").read_bytes()).hexdigest()[:8]
+    (tmp_path / "w.pt").rename(tmp_path / f"w-{digest}.pt")
+    url = (tmp_path / f"w-{digest}.pt").as_uri()
+    assert torch.hub.load_state_dict_from_url(url, check_hash=True)["w"].tolist() == [1, 1]
+    assert (tmp_path / "home/hub/checkpoints" / f"w-{digest}.pt").exists()
+    (tmp_path / "w-00000000.pt").write_bytes(b"something else")
+    with pytest.raises(RuntimeError, match="invalid hash value"):
+        url = (tmp_path / "w-00000000.pt").as_uri()
+        torch.hub.load_state_dict_from_url(url, check_hash=True)
+    assert [p.name for p in (tmp_path / "home/hub/checkpoints").iterdir()] == [f"w-{digest}.pt"]
+
+
+def test_what_traces_nothing():
+    def f(x):
+        return x
+
+    assert torch.fx.wrap(f) is f is torch.jit.script_if_tracing(f)
+    with pytest.raises(NotImplementedError, match="traces no graphs"):
+        torch.fx.symbolic_trace(f)
+    with pytest.raises(NotImplementedError, match=r"torch\.fx\.Graph: "):
+        torch.fx.Graph()
+    torch._inductor.config.triton.cudagraphs = torch._dynamo.config.verbose = True

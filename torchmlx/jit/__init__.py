@@ -5,7 +5,10 @@ There is no TorchScript: torch.jit.save, load and trace are absent.
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
+
+from . import annotations as annotations
 
 Final = Any
 
@@ -33,4 +36,15 @@ def unused(fn: Any) -> Any:
     return fn
 
 
-export = script_method = unused
+export = script_method = script_if_tracing = unused
+_script_if_tracing = _overload = _overload_method = unused
+
+
+def annotate(the_type: Any, the_value: Any) -> Any:
+    """`the_value` itself."""
+    return the_value
+
+
+def isinstance(obj: Any, target_type: Any) -> bool:
+    """Python's isinstance."""
+    return builtins.isinstance(obj, target_type)

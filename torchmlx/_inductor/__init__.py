@@ -1,0 +1,3 @@
+"""torch._inductor: settings that scripts write. There is no Inductor."""
+
+from . import config as config
