@@ -106,3 +106,12 @@ def test_what_traces_nothing():
     with pytest.raises(NotImplementedError, match=r"torch\.fx\.Graph: "):
         torch.fx.Graph()
     torch._inductor.config.triton.cudagraphs = torch._dynamo.config.verbose = True
+
+
+def test_processes():
+    from torchmlx import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    assert context is not None and multiprocessing.get_sharing_strategy() == "copy"
+    with pytest.raises(NotImplementedError, match="one process"):
+        multiprocessing.spawn(print, nprocs=2)

@@ -31,6 +31,11 @@ def dot(a: mx.array, b: mx.array) -> mx.array:
     return mx.sum(a * b)
 
 
+def largest(x: mx.array) -> float:
+    """The largest absolute value, on the host."""
+    return float(mx.max(mx.abs(x)))
+
+
 class LBFGS(Optimizer):
     """Quasi-Newton steps over all parameters as one vector. torch.optim.LBFGS.
 
@@ -105,8 +110,8 @@ class LBFGS(Optimizer):
             state["prev_flat_grad"], state["prev_loss"] = self._kept(gradient), loss
             step = number(group["lr"])
             if state["n_iter"] == 1:
-                step *= min(1.0, 1.0 / mx.sum(mx.abs(gradient)).item())
-            slope = dot(gradient, direction).item()
+                step *= min(1.0, 1.0 / float(mx.sum(mx.abs(gradient))))
+            slope = float(dot(gradient, direction))
             state["d"], state["t"] = self._kept(direction), step
             if slope > -tolerance:
                 return
@@ -121,13 +126,13 @@ class LBFGS(Optimizer):
                 last
                 or evaluations >= group["max_eval"]
                 or self._flat_enough(gradient)
-                or mx.max(mx.abs(direction * step)).item() <= tolerance
+                or largest(direction * step) <= tolerance
                 or abs(loss - before) < tolerance
             ):
                 return
 
     def _flat_enough(self, gradient: mx.array) -> bool:
-        return mx.max(mx.abs(gradient)).item() <= self.param_groups[0]["tolerance_grad"]
+        return largest(gradient) <= self.param_groups[0]["tolerance_grad"]
 
     def _kept(self, x: mx.array) -> Tensor:
         return from_array(x, self._params[0].device)
@@ -147,10 +152,9 @@ class LBFGS(Optimizer):
         def at(step: float) -> Point:
             self._move(start, step, direction)
             loss, gradient = float(evaluate()), self._gradient()
-            return Point(step, loss, gradient, dot(gradient, direction).item())
+            return Point(step, loss, gradient, float(dot(gradient, direction)))
 
-        width = mx.max(mx.abs(direction)).item()
-        there, count = strong_wolfe(at, here, width, group["tolerance_change"])
+        there, count = strong_wolfe(at, here, largest(direction), group["tolerance_change"])
         self._move(start, there.step, direction)
         return there, count
 
@@ -164,7 +168,7 @@ class LBFGS(Optimizer):
         s = state["d"]._read() * state["t"]
         curvature = dot(y, s)
         lists = state["old_dirs"], state["old_stps"], state["ro"]
-        if curvature.item() > CURVATURE:
+        if float(curvature) > CURVATURE:
             if len(state["old_dirs"]) == history:
                 for kept in lists:
                     kept.pop(0)
