@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = Path(__file__).parent / "standalone/main.cpp"
-KERNELS = "attention.cpp;matmul.cpp;rms_norm.cpp;softmax.cpp"
+SOURCES = Path(__file__).parent / "standalone"
 
 SANITIZED = "-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize="
 ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
@@ -21,10 +20,10 @@ pytestmark = pytest.mark.slow
 def build(folder: Path, *options: str) -> Path:
     """The program, built by CMake as the extension is."""
     tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    configure = ["cmake", "-S", ROOT / "kernels/cpu", "-B", folder, f"-DSTANDALONE={PROGRAM}"]
+    configure = ["cmake", "-S", ROOT / "kernels/cpu", "-B", folder, f"-DSTANDALONE={SOURCES}"]
     jobs = str(os.cpu_count())
     for command in (
-        [*configure, f"-DKERNELS={KERNELS}", *options],
+        [*configure, *options],
         ["cmake", "--build", folder, "--parallel", jobs],
     ):
         done = subprocess.run(command, capture_output=True, text=True, env=tools)
