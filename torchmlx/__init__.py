@@ -80,6 +80,7 @@ from . import (  # built from the filled table
     compiler,
     cuda,
     distributed,
+    distributions,
     fft,
     fx,
     hub,

@@ -12,6 +12,7 @@ SAMPLES = {
     "poisson": lambda t: t.poisson(t.linspace(0, 60, 60).view(6, 10).T),
     "poisson of none": lambda t: t.poisson(t.zeros(0, 3)),
     "binomial": lambda t: t.binomial(t.full((40,), 9.0), t.linspace(0.0, 1, 40)),
+    "binomial of many": lambda t: t.binomial(t.full((40,), 900.0), t.linspace(0.02, 0.98, 40)),
 }
 
 
@@ -24,13 +25,6 @@ def test_torch_draws_the_same(name):
     assert str(mine.dtype) == str(theirs.dtype)
     np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-6)
     assert torchmlx.rand(1).item() == torch.rand(1).item()  # as many numbers were drawn
-
-
-def test_binomial_of_large_means():
-    torchmlx.manual_seed(1)
-    drawn = torchmlx.binomial(torchmlx.full((2000,), 100.0), torchmlx.full((2000,), 0.7))
-    assert abs(drawn.mean().item() - 70) < 0.5
-    assert abs(drawn.var().item() - 21) < 3
 
 
 def test_what_is_refused():

@@ -124,27 +124,71 @@ def poisson(input, generator=None):
     return _draws((input,), generator, _poisson)
 
 
-def _binomial(g: random.Generator, count: float, prob: float) -> float:
-    """Sums of geometric gaps for small means, else counted: below count uniforms, those under p."""
-    if count < 0.0 or not 0.0 <= prob <= 1.0:
-        raise RuntimeError("binomial expects counts >= 0 and probabilities in [0, 1]")
-    if count == 0.0 or prob == 0.0:
-        return 0.0
-    if prob > 0.5:
-        return count - _binomial(g, count, 1.0 - prob)
-    if count * prob >= 10.0:
-        return float(np.count_nonzero(g.uniform53(int(count)) < prob))
-    total, found = 0.0, 0
+def _stirling(k: float) -> float:
+    """log k! - (log sqrt(2 pi) + (k + 1/2) log(k + 1) - (k + 1))."""
+    if k <= 9:
+        return math.lgamma(k + 1) - (
+            0.5 * math.log(2 * math.pi) + (k + 0.5) * math.log(k + 1) - (k + 1)
+        )
+    square = (k + 1) ** 2
+    return (1.0 / 12 - (1.0 / 360 - 1.0 / 1260 / square) / square) / (k + 1)
+
+
+def _many_successes(g: random.Generator, count: float, chance: float) -> float:
+    """Hoermann 1993's transformed rejection with squeezes (BTRS)."""
+    spread = math.sqrt(count * chance * (1 - chance))
+    b = 1.15 + 2.53 * spread
+    a = -0.0873 + 0.0248 * b + 0.01 * chance
+    middle, accepted = count * chance + 0.5, 0.92 - 4.2 / b
+    odds, alpha = chance / (1 - chance), (2.83 + 5.1 / b) * spread
+    m = math.floor((count + 1) * chance)
     while True:
-        total += math.ceil(math.log(_uniform(g)) / math.log1p(-prob))
+        u, v = _uniform(g) - 0.5, _uniform(g)
+        us = 0.5 - abs(u)
+        k = math.floor((2 * a / us + b) * u + middle)
+        if us >= 0.07 and v <= accepted:
+            return float(k)
+        if k < 0 or k > count:
+            continue
+        v = math.log(v * alpha / (a / (us * us) + b))
+        bound = (
+            (m + 0.5) * math.log((m + 1) / (odds * (count - m + 1)))
+            + (count + 1) * math.log((count - m + 1) / (count - k + 1))
+            + (k + 0.5) * math.log(odds * (count - k + 1) / (k + 1))
+            + (_stirling(m) + _stirling(count - m) - _stirling(k) - _stirling(count - k))
+        )
+        if v <= bound:
+            return float(k)
+
+
+def _few_successes(g: random.Generator, count: float, chance: float) -> float:
+    """Sums of geometric gaps."""
+    total, found, miss = 0.0, 0, math.log1p(-chance)
+    while True:
+        total += math.ceil(math.log(_uniform(g) or 5e-324) / miss)
         if total > count:
             return float(found)
         found += 1
 
 
+def _binomial(g: random.Generator, count: float, prob: float) -> float:
+    if math.isnan(count) or math.isnan(prob):
+        return math.nan
+    if count <= 0.0 or prob <= 0.0:
+        return 0.0
+    if prob >= 1.0:
+        return count
+    rare = min(prob, 1 - prob)
+    draw = _many_successes if count * rare >= 10.0 else _few_successes
+    found = draw(g, count, rare)
+    return found if prob <= 0.5 else count - found
+
+
 @composite(at=function)
 def binomial(count, prob, generator=None):
-    """Binomial numbers of `count` trials of chance `prob`, in count's dtype; for means over 10 not
-    torch's own numbers. torch.binomial.
-    """
+    """Binomial numbers of `count` trials of chance `prob`, in count's dtype. torch.binomial."""
+    if count.dtype is not prob.dtype:
+        raise RuntimeError(
+            f"Found dtype {prob.dtype.torch_name} but expected {count.dtype.torch_name}"
+        )
     return _draws((count, prob), generator, _binomial)
