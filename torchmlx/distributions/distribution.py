@@ -11,6 +11,7 @@ import torchmlx as torch
 from ..core.layout import Size
 from ..core.tensor import Tensor
 from . import constraints
+from .utils import broadcast_all
 
 
 class Distribution:
@@ -187,3 +188,23 @@ class Distribution:
 
 class ExponentialFamily(Distribution):
     """Distributions of the form h(x) exp(t(x) . theta - A(theta))."""
+
+
+class LocScale(Distribution):
+    """Distributions over all real numbers around `loc`, as wide as `scale`: numbers or tensors."""
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast_all(loc, scale)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc

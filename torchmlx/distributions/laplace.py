@@ -7,29 +7,11 @@ from typing import Any
 import torchmlx as torch
 
 from ..core.tensor import Tensor
-from . import constraints
-from .distribution import Distribution
-from .utils import broadcast_all
+from .distribution import LocScale
 
 
-class Laplace(Distribution):
+class Laplace(LocScale):
     """Density exp(-|x - loc| / scale) / (2 scale)."""
-
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast_all(loc, scale)
-        super().__init__(self.loc.shape, validate_args=validate_args)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
 
     @property
     def variance(self) -> Tensor:

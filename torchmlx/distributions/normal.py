@@ -8,29 +8,12 @@ from typing import Any
 import torchmlx as torch
 
 from ..core.tensor import Tensor
-from . import constraints
-from .distribution import ExponentialFamily
-from .utils import broadcast_all, standard_normal
+from .distribution import ExponentialFamily, LocScale
+from .utils import standard_normal
 
 
-class Normal(ExponentialFamily):
+class Normal(LocScale, ExponentialFamily):
     """Of mean `loc` and standard deviation `scale`."""
-
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast_all(loc, scale)
-        super().__init__(self.loc.shape, validate_args=validate_args)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
 
     @property
     def stddev(self) -> Tensor:
