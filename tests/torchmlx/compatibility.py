@@ -71,7 +71,8 @@ Everywhere:
   exp, sin and sigmoid are as accurate as float32's.
 - A dimension holds fewer than 2^31 elements (MLX counts it in 32 bits; more is an error); a tensor
   may hold more.
-- No sparse, quantised (torch.qint8) or nested tensors, no `torch.distributed`, TorchScript or ONNX.
+- No sparse, quantised (torch.qint8) or nested tensors, no TorchScript or ONNX;
+  `torch.distributed` is a group of one process.
 """
 
 

@@ -11,7 +11,7 @@ from ..core.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
 from .distribution import ExponentialFamily
-from .odds import Odds, check_one
+from .odds import Odds
 from .utils import broadcast_all
 
 
@@ -25,10 +25,8 @@ class Bernoulli(Odds, ExponentialFamily):
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        check_one(probs, logits)
-        (given,) = broadcast_all(logits if probs is None else probs)
-        self._set(None if probs is None else given, None if logits is None else given)
-        super().__init__(given.shape, validate_args=validate_args)
+        self._take(probs, logits)
+        super().__init__(self._param.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:

@@ -9,8 +9,7 @@ import torchmlx as torch
 from ..core.tensor import Tensor
 from . import constraints
 from .distribution import Distribution
-from .odds import Odds, check_one
-from .utils import broadcast_all
+from .odds import Odds
 
 
 class Binomial(Odds, Distribution):
@@ -30,11 +29,9 @@ class Binomial(Odds, Distribution):
         logits: Any = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_one(probs, logits)
-        count, given = broadcast_all(total_count, logits if probs is None else probs)
-        self.total_count = count.to(given.dtype)
-        self._set(None if probs is None else given, None if logits is None else given)
-        super().__init__(given.shape, validate_args=validate_args)
+        (count,) = self._take(probs, logits, total_count)
+        self.total_count = count.to(self._param.dtype)
+        super().__init__(self._param.shape, validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> Any:

@@ -10,7 +10,7 @@ from ..core.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
 from .distribution import Distribution
-from .odds import Odds, check_one
+from .odds import Odds
 from .utils import broadcast_all
 
 
@@ -23,15 +23,14 @@ class Geometric(Odds, Distribution):
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        check_one(probs, logits)
-        (given,) = broadcast_all(logits if probs is None else probs)
-        self._set(None if probs is None else given, None if logits is None else given)
-        super().__init__(given.shape, validate_args=validate_args)
-        if self._validate_args and probs is not None and not bool((given > 0).all()):
+        self._take(probs, logits)
+        super().__init__(self._param.shape, validate_args=validate_args)
+        if self._validate_args and probs is not None and not bool((self.probs > 0).all()):
+            given = self.probs.detach()
             raise ValueError(
                 f"Expected parameter probs ({type(given).__name__} of shape "
                 f"{tuple(given.shape)}) of distribution {self!r} to be positive but found "
-                f"invalid values:\n{given.detach()[given <= 0]}"
+                f"invalid values:\n{given[given <= 0]}"
             )
 
     @property

@@ -12,10 +12,11 @@ from . import constraints
 from .binomial import Binomial
 from .categorical import Categorical
 from .distribution import Distribution
+from .odds import Choices
 from .utils import broadcast_all
 
 
-class Multinomial(Distribution):
+class Multinomial(Choices, Distribution):
     """How often each of n outcomes comes in `total_count` draws; `probs` or `logits` [..., n]."""
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
@@ -37,21 +38,6 @@ class Multinomial(Distribution):
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> Any:
         return constraints.multinomial(self.total_count)
-
-    @property
-    def probs(self) -> Tensor:
-        """Normalised probabilities."""
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Tensor:
-        """Normalised log probabilities."""
-        return self._categorical.logits
-
-    @property
-    def param_shape(self) -> Any:
-        """The parameter's shape."""
-        return self._categorical.param_shape
 
     @property
     def mean(self) -> Tensor:

@@ -11,8 +11,7 @@ from ..nn import functional as F
 from . import constraints
 from .distribution import Distribution
 from .gamma import Gamma
-from .odds import Odds, check_one
-from .utils import broadcast_all
+from .odds import Odds
 
 
 class NegativeBinomial(Odds, Distribution):
@@ -32,11 +31,9 @@ class NegativeBinomial(Odds, Distribution):
         logits: Any = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_one(probs, logits)
-        count, given = broadcast_all(total_count, logits if probs is None else probs)
-        self.total_count = count.to(given.dtype)
-        self._set(None if probs is None else given, None if logits is None else given)
-        super().__init__(given.shape, validate_args=validate_args)
+        (count,) = self._take(probs, logits, total_count)
+        self.total_count = count.to(self._param.dtype)
+        super().__init__(self._param.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.tensor import Tensor
-from .utils import lazy_property, logits_to_probs, probs_to_logits
+from .utils import broadcast_all, lazy_property, logits_to_probs, probs_to_logits
+
+if TYPE_CHECKING:
+    from .categorical import Categorical
 
 
 def check_one(probs: Any, logits: Any) -> None:
@@ -34,8 +37,33 @@ class Odds:
         """The parameter's shape."""
         return self._param.size()
 
-    def _set(self, probs: Tensor | None, logits: Tensor | None) -> None:
+    def _take(self, probs: Any, logits: Any, *beside: Any) -> tuple[Tensor, ...]:
+        """Keep the one that is given, of one shape with `beside`, which are returned."""
+        check_one(probs, logits)
+        given, *others = broadcast_all(logits if probs is None else probs, *beside)
         if probs is not None:
-            self.probs = self._param = probs
-        elif logits is not None:
-            self.logits = self._param = logits
+            self.probs = self._param = given
+        else:
+            self.logits = self._param = given
+        return tuple(others)
+
+
+class Choices:
+    """`probs` and `logits` of one of n outcomes, kept in a Categorical."""
+
+    _categorical: Categorical
+
+    @property
+    def probs(self) -> Tensor:
+        """Normalised probabilities."""
+        return self._categorical.probs
+
+    @property
+    def logits(self) -> Tensor:
+        """Normalised log probabilities."""
+        return self._categorical.logits
+
+    @property
+    def param_shape(self) -> Any:
+        """The parameter's shape."""
+        return self._categorical.param_shape

@@ -11,9 +11,10 @@ from ..nn import functional as F
 from . import constraints
 from .categorical import Categorical
 from .distribution import Distribution
+from .odds import Choices
 
 
-class OneHotCategorical(Distribution):
+class OneHotCategorical(Choices, Distribution):
     """Vectors [n] with a single 1, of probabilities `probs` [..., n] or logs `logits`."""
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
@@ -29,21 +30,6 @@ class OneHotCategorical(Distribution):
         self._categorical = Categorical(probs, logits)
         shape = self._categorical.param_shape
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
-
-    @property
-    def probs(self) -> Tensor:
-        """Normalised probabilities."""
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Tensor:
-        """Normalised log probabilities."""
-        return self._categorical.logits
-
-    @property
-    def param_shape(self) -> Any:
-        """The parameter's shape."""
-        return self._categorical.param_shape
 
     @property
     def mean(self) -> Tensor:

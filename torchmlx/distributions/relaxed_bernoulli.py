@@ -9,7 +9,7 @@ import torchmlx as torch
 from ..core.tensor import Tensor
 from . import constraints
 from .distribution import Distribution
-from .odds import Odds, check_one
+from .odds import Odds
 from .transformed_distribution import TransformedDistribution
 from .transforms import SigmoidTransform
 from .utils import broadcast_all, clamp_probs
@@ -29,11 +29,9 @@ class LogitRelaxedBernoulli(Odds, Distribution):
         logits: Any = None,
         validate_args: bool | None = None,
     ) -> None:
-        check_one(probs, logits)
-        (given,) = broadcast_all(logits if probs is None else probs)
-        self._set(None if probs is None else given, None if logits is None else given)
+        self._take(probs, logits)
         self._warmth = [temperature]  # not a batch of them: expand leaves it alone
-        super().__init__(given.shape, validate_args=validate_args)
+        super().__init__(self._param.shape, validate_args=validate_args)
 
     @property
     def temperature(self) -> Tensor:
@@ -54,12 +52,32 @@ class LogitRelaxedBernoulli(Odds, Distribution):
         return self.temperature.log() + off - 2 * off.exp().log1p()
 
 
-class RelaxedBernoulli(TransformedDistribution):
+class Relaxed(TransformedDistribution):
+    """What samples of `base_dist`, a relaxed distribution of logits, become."""
+
+    base_dist: Any
+
+    @property
+    def temperature(self) -> Tensor:
+        """How far samples are from 0 and 1."""
+        return self.base_dist.temperature
+
+    @property
+    def logits(self) -> Tensor:
+        """Log odds, or normalised log probabilities."""
+        return self.base_dist.logits
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities."""
+        return self.base_dist.probs
+
+
+class RelaxedBernoulli(Relaxed):
     """Numbers between 0 and 1, the nearer to them the lower the temperature."""
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.unit_interval
-    base_dist: Any
 
     def __init__(
         self,
@@ -70,18 +88,3 @@ class RelaxedBernoulli(TransformedDistribution):
     ) -> None:
         base = LogitRelaxedBernoulli(temperature, probs, logits)
         super().__init__(base, SigmoidTransform(), validate_args=validate_args)
-
-    @property
-    def temperature(self) -> Tensor:
-        """How far samples are from 0 and 1."""
-        return self.base_dist.temperature
-
-    @property
-    def logits(self) -> Tensor:
-        """Log odds."""
-        return self.base_dist.logits
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities."""
-        return self.base_dist.probs
