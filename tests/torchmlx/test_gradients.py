@@ -10,7 +10,7 @@ import pytest
 
 import torchmlx
 
-from .opdb import INTERNAL, captured, flat, leaves, ours, run
+from .opdb import INTERNAL, captured, flat, leaves, ours, run, seed
 
 torch = pytest.importorskip("torch", reason="torch 2.13 CPU is the oracle of parity tests")
 
@@ -82,7 +82,7 @@ class _Sample:
     def __init__(self, call, twice: bool):
         self.call = call
         self.inputs = list(leaves((call.args, call.kwargs)))
-        torch.manual_seed(0)
+        seed(0)
         results = flat(run(torch, call.name, call.args, call.kwargs))
         self.where = [
             i for i, r in enumerate(results) if isinstance(r, torch.Tensor) and r.requires_grad
@@ -126,7 +126,7 @@ def _samples(op, twice: bool):
     except Exception:
         return
     for sample in given:
-        torch.manual_seed(0)
+        seed(0)
         try:
             call = captured(op, sample)
             found = None if call is None else _Sample(call, twice)
