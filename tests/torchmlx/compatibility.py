@@ -49,6 +49,8 @@ TYPES = {
 }  # fmt: skip
 # What a name that is here does not do, or does otherwise.
 DIFFERENCES = {
+    "det": "its slope where it is 0: the cofactors, torch's is 0",
+    "linalg.det": "its slope where it is 0: the cofactors, torch's is 0",
     "linalg.eig": "eigenvectors in the phase of NumPy's LAPACK",
     "linalg.eigh": "eigenvectors in the phase of NumPy's LAPACK",
     "load": "weights_only=True unless False is asked for; TorchScript files are refused",

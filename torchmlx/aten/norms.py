@@ -10,12 +10,24 @@ from ..core.layout import wrap_dims
 from ..core.op import TABLE, composite, op
 from ..core.tensor import Tensor
 from ._calling import cast, is_float, numpy_names, reduced_axes, takes_out, torch_name, wide
-from .linalg import check, inverse_of, singular_values
+from .lapack import check
+from .linalg import inverse_of
 from .reduce import check_norm_dtype, total, vector_norm, vector_norm_of
+from .spectral import singular_values
 
 
 def _real(x: mx.array):
     return mx.float32 if x.dtype == mx.complex64 else x.dtype
+
+
+def _end(x: mx.array, axis: int, largest: bool) -> mx.array:
+    """The largest (0 of nothing) or smallest along an axis, which is kept."""
+    if x.shape[axis] == 0:
+        if not largest:
+            raise IndexError(f"amin(): Expected reduction dim {axis} to have non-zero size.")
+        axis %= x.ndim
+        return mx.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)
+    return (mx.max if largest else mx.min)(x, axis=axis, keepdims=True)
 
 
 def _matrix_norm_of(x: mx.array, ord, dims, keepdim: bool) -> mx.array:
@@ -24,8 +36,7 @@ def _matrix_norm_of(x: mx.array, ord, dims, keepdim: bool) -> mx.array:
     if ord in (1, -1, math.inf, -math.inf):
         inner, outer = (rows, columns) if abs(ord) == 1 else (columns, rows)
         sums = total(mx.abs(wide(x)), (inner,), True)
-        ends = mx.max if ord > 0 else mx.min
-        result = ends(sums, axis=outer, keepdims=True)
+        result = _end(sums, outer, ord > 0)
     elif ord in (2, -2, "nuc"):
         if x.dtype in (mx.float16, mx.bfloat16):
             raise RuntimeError(
@@ -35,7 +46,7 @@ def _matrix_norm_of(x: mx.array, ord, dims, keepdim: bool) -> mx.array:
         if ord == "nuc":
             result = total(values, (values.ndim - 1,))
         else:
-            result = (mx.max if ord > 0 else mx.min)(values, axis=-1)
+            result = mx.squeeze(_end(values, -1, ord > 0), -1)
         result = mx.expand_dims(result, tuple(sorted((rows, columns))))
     else:
         raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
