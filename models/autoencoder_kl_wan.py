@@ -23,7 +23,7 @@ from torchmlx import Tensor, nn
 from ..errors import InputError
 from ..serialization.safetensors import SafetensorsFile
 from .frame_buffer import FILE_ABOVE, FrameBuffer, as_bytes, of_bytes
-from .tiling import BLENDS, Grid, Side
+from .tiling import BLENDS, Grid, Side, check_tile
 from .wan_layers import CausalConv3d, Decoder, Encoder, Frames, patchify, unpatchify
 from .wan_names import diffusers_name
 
@@ -94,6 +94,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return values
 
 
+def weights_file(folder: Path) -> Path:
+    """Where a folder's weights are; InputError where there are none."""
+    file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if file is None:
+        raise InputError(f"{folder}: none of {', '.join(WEIGHTS)} is there")
+    return file
+
+
 class DiagonalGaussianDistribution:
     """What an encoder says of the latents: mean and log variance, [B, 2 z, ...] in one tensor."""
 
@@ -154,10 +162,7 @@ class AutoencoderKLWan(nn.Module):
         folder = Path(path)
         values = read_config(folder)
         model = cls(cls.config_class.from_dict(values, f"{folder}/config.json"))
-        file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-        if file is None:
-            raise InputError(f"{folder}: none of {', '.join(WEIGHTS)} is there")
-        return model.load_weights(file, torch_dtype)
+        return model.load_weights(weights_file(folder), torch_dtype)
 
     @classmethod
     def from_single_file(cls, path: str | Path, config: Config, torch_dtype: Any = None) -> Self:
@@ -217,11 +222,7 @@ class AutoencoderKLWan(nn.Module):
         for side in sides:
             tile = tiles[side] or getattr(self, f"tile_sample_min_{side}")
             stride = strides[side] or getattr(self, f"tile_sample_stride_{side}")
-            if not 0 < stride <= tile or tile % scale or stride % scale:
-                raise InputError(
-                    f"tile {side} {tile} and stride {stride}: the stride is at most the tile, both "
-                    f"are multiples of {scale} pixels"
-                )
+            check_tile(tile, stride, scale)
             setattr(self, f"tile_sample_min_{side}", tile)
             setattr(self, f"tile_sample_stride_{side}", stride)
         self.use_tiling, self.tile_blend = True, blend

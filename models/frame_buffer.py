@@ -71,7 +71,15 @@ class FrameBuffer:
 
 
 def as_bytes(pixels: Tensor) -> Tensor:
-    """-1..1 as 0..255 in uint8, rounded as diffusers' image processor does."""
+    """-1..1 as 0..255 in uint8, rounded as diffusers' image processor does.
+
+    Raises InputError for NaN, which no byte stands for.
+    """
+    if bool(pixels.isnan().any()):
+        raise InputError(
+            f"decoded pixels are NaN: latents or weights are damaged, or {pixels.dtype} does not "
+            "hold this model's numbers (try float32)"
+        )
     return ((pixels.float() + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 

@@ -15,6 +15,8 @@ import mlx.core as mx
 import torchmlx as torch
 from torchmlx import Tensor
 
+from ..errors import InputError
+
 ROWS, COLUMNS = 2, 3  # of [B, T, H, W, C]
 BLENDS = ("linear", "cosine")
 
@@ -111,6 +113,15 @@ class Grid:
         if self.blend == "cosine":
             return [(1 - math.cos(math.pi * (n + 0.5) / extent)) / 2 for n in range(extent)]
         return [n / extent for n in range(extent)]
+
+
+def check_tile(tile: int, stride: int, scale: int) -> None:
+    """InputError for pixels that leave gaps between tiles, or are no multiple of the scale."""
+    if not 0 < stride <= tile or tile % scale or stride % scale:
+        raise InputError(
+            f"tile {tile} and stride {stride}: the stride is at most the tile, both are multiples "
+            f"of {scale} pixels"
+        )
 
 
 def _part(start: int, side: Side) -> slice:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 FLAGS = {
@@ -9,6 +11,10 @@ FLAGS = {
     "serve": "--model --host --port --rows --waiting --max-tokens --timeout --kv-bits --dtype",
     "eval": "--model --text --context --json --dtype",
     "convert": "SRC OUT --dtype --force",
+    "decode-video": """--vae --latents --out --fps --codec --tile --stride --no-tiling --blend
+        --memory-limit --dtype --normalized""",
+    "encode-video": "--vae --input --out --frames --tile --memory-limit --dtype --normalized",
+    "roundtrip": "--vae --input --out --frames --json --tile --memory-limit --dtype",
     "doctor": "--json",
     "kernels list": "--json",
     "demo": "text",
@@ -25,8 +31,9 @@ def test_help_names_every_flag(torchmlx, command):
 def test_top_help_names_every_command(torchmlx):
     outcome = torchmlx("--help")
     assert outcome.code == 0
-    for command in ("generate", "chat", "serve", "eval", "convert", "doctor", "kernels", "demo"):
-        assert f"\n    {command} " in outcome.out
+    commands = "generate chat serve eval convert decode-video encode-video roundtrip doctor"
+    for command in (*commands.split(), "kernels", "demo"):
+        assert re.search(rf"\n    {command}\s", outcome.out)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,35 @@ import os
 import sys
 
 from ..errors import InputError
-from . import chat, convert, demo, doctor, evaluate, generate, kernels, run, serve
+from . import (
+    chat,
+    convert,
+    decode_video,
+    demo,
+    doctor,
+    encode_video,
+    evaluate,
+    generate,
+    kernels,
+    roundtrip,
+    run,
+    serve,
+)
 
-COMMANDS = (generate, chat, serve, evaluate, convert, run, demo, kernels, doctor)
+COMMANDS = (
+    generate,
+    chat,
+    serve,
+    evaluate,
+    convert,
+    decode_video,
+    encode_video,
+    roundtrip,
+    run,
+    demo,
+    kernels,
+    doctor,
+)
 
 BAD_INPUT, FAILED, INTERRUPTED, BROKEN_PIPE = 2, 1, 130, 141
 
@@ -47,8 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of `torchmlx` with every command in it."""
     parser = Parser(
         prog="torchmlx",
-        description="Hugging Face checkpoints on Apple's MLX: generate text, convert files,\n"
-        "and see what runs on this machine.",
+        description="Hugging Face checkpoints on Apple's MLX: generate text, code videos,\n"
+        "convert files, and see what runs on this machine.",
         epilog="`torchmlx COMMAND --help` tells a command's flags, units and defaults.\n"
         "Exit codes: 0 done, 2 bad input (one line on stderr says what to do).",
     )

@@ -41,10 +41,11 @@ def status(message: str) -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
-def bar(message: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr: call what this yields with (done, total); it goes when all is done.
+def bar(message: str) -> Iterator[Callable[..., None] | None]:
+    """A progress bar on stderr, with the time left; it goes when all is done.
 
-    Yields None where stderr is no terminal.
+    Call what this yields with (done, total), and a new message if there is one. Yields None where
+    stderr is no terminal.
     """
     if not sys.stderr.isatty():
         yield None
@@ -55,8 +56,8 @@ def bar(message: str) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(message, total=None)
 
-        def report(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
+        def report(done: int, total: int, now: str = message) -> None:
+            progress.update(task, completed=done, total=total, description=now)
             if done >= total:
                 progress.stop()
 

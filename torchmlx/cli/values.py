@@ -6,6 +6,7 @@ argparse puts the flag's name before the message: "argument --top-p: must be ...
 import argparse
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -40,7 +41,19 @@ draft_tokens = _checked(int, lambda x: 1 <= x <= 15, "a whole number from 1 to 1
 port = _checked(int, lambda x: 0 <= x < 65536, "a port from 0 to 65535")
 seconds = _checked(float, lambda x: x > 0, "a number of seconds above 0")
 gibibytes = _checked(float, lambda x: x >= 0, "a number of GiB of at least 0")
+frames = _checked(int, lambda x: x >= 1, "a whole number of at least 1")
+fps = _checked(float, lambda x: 0 < x <= 1000, "frames a second, above 0 and at most 1000")
+pixels = _checked(int, lambda x: x >= 1, "a number of pixels of at least 1")
 seed = _checked(int, lambda x: 0 <= x < 2**64, "a whole number from 0 to 2**64 - 1")
+
+
+def memory(text: str) -> int:
+    """Bytes of `4GiB`, `500MB`, `2.5G`; a unit is needed, since a bare 4 could be any."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT])(i?)B?", text.strip(), re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"must be a size as 4GiB or 500MB, not {text!r}")
+    base = 1000 if not found[3] and text.strip()[-1] in "bB" else 1024
+    return int(float(found[1]) * base ** ("KMGT".index(found[2].upper()) + 1))
 
 
 def stop(text: str) -> str:
