@@ -82,6 +82,7 @@ from . import (  # built from the filled table
     distributed,
     distributions,
     fft,
+    func,
     fx,
     hub,
     jit,
@@ -105,6 +106,7 @@ from .amp.autocast_mode import (
     is_autocast_enabled,
     set_autocast_dtype,
 )
+from .func import vmap
 from .runtime import (
     OutOfMemoryError,
     are_deterministic_algorithms_enabled,

@@ -205,6 +205,11 @@ _gpu_generator = Generator(devices.GPU) if devices.GPU else None
 _defaults = [g for g in (default_generator, _gpu_generator) if g is not None]
 
 
+def default_generators() -> list[Generator]:
+    """The generators that this thread draws from when it is given none."""
+    return _defaults if _local.generator is None else [_local.generator]
+
+
 class _Local(threading.local):
     generator: Generator | None = None
 
@@ -238,7 +243,7 @@ def generator_for(where: device, generator: Generator | None) -> Generator:
 
 def manual_seed(seed) -> Generator:
     """Seed the default generators of all devices. torch.manual_seed."""
-    for generator in _defaults if _local.generator is None else [_local.generator]:
+    for generator in default_generators():
         generator.manual_seed(seed)
     return _cpu_generator()
 

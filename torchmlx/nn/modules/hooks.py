@@ -9,6 +9,8 @@ import warnings
 import weakref
 from collections import OrderedDict
 
+from .backward_hooks import BackwardHooks, register_on_node
+
 _ids = itertools.count()
 
 
@@ -86,14 +88,23 @@ class Hooks:
 
     def register_full_backward_hook(self, hook, prepend=False):
         """Call hook(module, grad_input, grad_output) once the inputs' gradients are computed."""
-        if self._is_full_backward_hook is False:
+        self._choose_backward_hooks(full=True)
+        return register(self._backward_hooks, hook, prepend=prepend)
+
+    def register_backward_hook(self, hook):
+        """Call hook(module, grad_input, grad_output) with the gradients of the node that made the
+        output, the module's last operation. torch deprecates it for register_full_backward_hook.
+        """
+        self._choose_backward_hooks(full=False)
+        return register(self._backward_hooks, hook)
+
+    def _choose_backward_hooks(self, full: bool) -> None:
+        if self._is_full_backward_hook is not None and self._is_full_backward_hook is not full:
             raise RuntimeError(
                 "Cannot use both regular backward hooks and full backward hooks on a single "
-                "Module. "
-                "Please use only one of them."
+                "Module. Please use only one of them."
             )
-        self._is_full_backward_hook = True
-        return register(self._backward_hooks, hook, prepend=prepend)
+        self._is_full_backward_hook = full
 
     def forward(self, *args, **kwargs):
         raise NotImplementedError(
@@ -101,18 +112,32 @@ class Hooks:
         )
 
     def __call__(self, *args, **kwargs):
-        if not (self._forward_hooks or self._forward_pre_hooks):
-            return self.forward(*args, **kwargs)
-        return self._call_with_hooks(args, kwargs)
+        if (
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+        ):
+            return self._call_with_hooks(args, kwargs)
+        return self.forward(*args, **kwargs)
 
     def _call_with_hooks(self, args, kwargs):
         result, ran = None, set()
         try:
             args, kwargs = self._before(args, kwargs)
+            full = self._backward_hooks.values() if self._is_full_backward_hook else ()
+            backward = None
+            if full or self._backward_pre_hooks:
+                backward = BackwardHooks(self, full, self._backward_pre_hooks.values())
+                args = backward.around_inputs(args)
             result = self.forward(*args, **kwargs)
             for key, hook in tuple(self._forward_hooks.items()):
                 ran.add(key)
                 result = self._after(key, hook, args, kwargs, result)
+            if backward is not None:
+                result = backward.around_outputs(result)
+            if self._is_full_backward_hook is False and self._backward_hooks:
+                register_on_node(self, self._backward_hooks.values(), result)
             return result
         except Exception:
             for key, hook in tuple(self._forward_hooks.items()):

@@ -1,4 +1,4 @@
-"""Recurrent layers and cells. Sequences are tensors; PackedSequence is not supported."""
+"""Recurrent layers and cells, on tensors and on packed sequences."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ...aten import rnn
 from ...core.op import TABLE
 from .. import functional as F
 from .. import init
+from ..utils.rnn import PackedSequence
 from .linear import empty
 from .module import Module
 
@@ -121,8 +122,8 @@ class RNNBase(Module):
             )
         return given
 
-    def _run(self, input, h, c):
-        """input [T, B, I] through every layer: (output, last h, last c)."""
+    def _run(self, input, h, c, sizes=None):
+        """input [T, B, I], or packed [S, I], through every layer: (output, last h, last c)."""
         directions = 2 if self.bidirectional else 1
         last_h, last_c = [], []
         for layer in range(self.num_layers):
@@ -135,7 +136,9 @@ class RNNBase(Module):
                 for name in self._all_weights[i]:
                     weights[name.rpartition("_l")[0]] = getattr(self, name)
                 own_c = None if c is None else c[i]
-                out, hn, cn = rnn.layer(self.mode, input, h[i], own_c, *weights.values(), d == 1)
+                out, hn, cn = rnn.layer(
+                    self.mode, input, h[i], own_c, *weights.values(), d == 1, sizes
+                )
                 outputs.append(out)
                 last_h.append(hn)
                 last_c.append(cn)
@@ -146,6 +149,8 @@ class RNNBase(Module):
         return input, stack(last_h), stack(last_c)
 
     def forward(self, input, hx=None):
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
         self._check_input(input)
         batched = input.ndim == 3
         x = input if batched else input.unsqueeze(0 if self.batch_first else 1)
@@ -157,15 +162,27 @@ class RNNBase(Module):
             h, c = h.squeeze(1), c.squeeze(1)
         return output, (h, c) if self.mode == "LSTM" else h
 
-    def _from_state(self, x, hx, batched: bool):
-        batch = x.shape[1]
+    def _forward_packed(self, packed: PackedSequence, hx):
+        data, batch_sizes, order, back = packed
+        self._check_input(data)
+        lstm, sizes = self.mode == "LSTM", tuple(batch_sizes.tolist())
+        if hx is not None and order is not None:
+            hx = tuple(s.index_select(1, order) for s in hx) if lstm else hx.index_select(1, order)
+        output, h, c = self._from_state(data, hx, True, sizes)
+        if back is not None:
+            h, c = h.index_select(1, back), c.index_select(1, back)
+        return PackedSequence(output, batch_sizes, order, back), (h, c) if lstm else h
+
+    def _from_state(self, x, hx, batched: bool, sizes=None):
+        batch = x.shape[1] if sizes is None else sizes[0]
         if self.mode == "LSTM":
             h, c = (None, None) if hx is None else hx
             h, c = (s if s is None else self._batched(s, batched) for s in (h, c))
             h = self._state(h, x, batch, self.proj_size or self.hidden_size, "hidden[0]")
-            return self._run(x, h, self._state(c, x, batch, self.hidden_size, "hidden[1]"))
+            c = self._state(c, x, batch, self.hidden_size, "hidden[1]")
+            return self._run(x, h, c, sizes)
         h = None if hx is None else self._batched(hx, batched)
-        return self._run(x, self._state(h, x, batch, self.hidden_size, "hidden"), None)
+        return self._run(x, self._state(h, x, batch, self.hidden_size, "hidden"), None, sizes)
 
     def _batched(self, state, batched: bool):
         if state.ndim != (3 if batched else 2):

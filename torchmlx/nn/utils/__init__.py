@@ -1,92 +1,42 @@
-"""torch.nn.utils: gradient clipping and parameters as one vector."""
+"""torch.nn.utils: gradients, sequences of several lengths, parametrised weights."""
 
-from __future__ import annotations
+from . import parametrizations, parametrize, rnn, stateless
+from .clip_grad import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from .convert_parameters import parameters_to_vector, vector_to_parameters
+from .fusion import (
+    fuse_conv_bn_eval,
+    fuse_conv_bn_weights,
+    fuse_linear_bn_eval,
+    fuse_linear_bn_weights,
+)
+from .init import skip_init
+from .memory_format import convert_conv2d_weight_memory_format, convert_conv3d_weight_memory_format
+from .spectral_norm import remove_spectral_norm, spectral_norm
+from .weight_norm import remove_weight_norm, weight_norm
 
-import math
-from collections.abc import Iterable
-
-from ...core.modes import no_grad
-from ...core.op import TABLE
-from ...core.tensor import Tensor
+clip_grad_norm = clip_grad_norm_
 
 __all__ = [
+    "clip_grad_norm",
     "clip_grad_norm_",
     "clip_grad_value_",
     "clip_grads_with_norm_",
+    "convert_conv2d_weight_memory_format",
+    "convert_conv3d_weight_memory_format",
+    "fuse_conv_bn_eval",
+    "fuse_conv_bn_weights",
+    "fuse_linear_bn_eval",
+    "fuse_linear_bn_weights",
     "get_total_norm",
     "parameters_to_vector",
+    "parametrizations",
+    "parametrize",
+    "remove_spectral_norm",
+    "remove_weight_norm",
+    "rnn",
     "skip_init",
+    "spectral_norm",
+    "stateless",
     "vector_to_parameters",
+    "weight_norm",
 ]
-
-
-def _listed(tensors) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None) -> Tensor:
-    """The norm of all tensors taken as one vector."""
-    tensors = _listed(tensors)
-    if not tensors:
-        return TABLE["tensor"].call(0.0)
-    norm = TABLE["vector_norm"].call
-    norms = [norm(t.detach(), float(norm_type)) for t in tensors]  # type: ignore[attr-defined]
-    total = norm(TABLE["stack"].call([n.to(norms[0].device) for n in norms]), float(norm_type))
-    if error_if_nonfinite and not math.isfinite(total.item()):
-        raise RuntimeError(
-            f"The total norm of order {float(norm_type)} for gradients from `parameters` is "
-            "non-finite, so it cannot be clipped. To disable this error and scale the gradients by "
-            "the non-finite norm anyway, set `error_if_nonfinite=False`"
-        )
-    return total
-
-
-def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None) -> None:
-    """Scale gradients in place by max_norm / total_norm where that is less than one."""
-    scale = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
-    with no_grad():
-        for p in _listed(parameters):
-            if p.grad is not None:
-                p.grad.mul_(scale.to(p.grad.device))  # type: ignore[attr-defined]
-
-
-def clip_grad_norm_(
-    parameters: Tensor | Iterable[Tensor], max_norm, norm_type=2.0, error_if_nonfinite=False,
-    foreach=None,
-) -> Tensor:  # fmt: skip
-    """Scale gradients in place so that their norm is at most max_norm. Returns the norm before."""
-    parameters = _listed(parameters)
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    total = get_total_norm(gradients, norm_type, error_if_nonfinite)
-    clip_grads_with_norm_(parameters, max_norm, total)
-    return total
-
-
-def clip_grad_value_(parameters, clip_value, foreach=None) -> None:
-    """Limit every gradient element to [-clip_value, clip_value], in place."""
-    with no_grad():
-        for p in _listed(parameters):
-            if p.grad is not None:
-                p.grad.clamp_(-float(clip_value), float(clip_value))  # type: ignore[attr-defined]
-
-
-def parameters_to_vector(parameters) -> Tensor:
-    """All parameters joined as one vector."""
-    return TABLE["cat"].call([p.reshape(-1) for p in parameters])
-
-
-def vector_to_parameters(vec: Tensor, parameters) -> None:
-    """The opposite of `parameters_to_vector`: each parameter gets its part of the vector."""
-    if not isinstance(vec, Tensor):
-        raise TypeError(f"expected torch.Tensor, but got: {type(vec).__name__}")
-    start = 0
-    for p in parameters:
-        size = p.numel()
-        p.data = vec[start : start + size].view_as(p).data  # type: ignore[index]
-        start += size
-
-
-def skip_init(module_cls, *args, **kwargs):
-    """A module whose parameters are left uninitialised."""
-    device = kwargs.pop("device", "cpu")
-    return module_cls(*args, **kwargs, device="meta").to_empty(device=device)
