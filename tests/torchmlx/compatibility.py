@@ -22,7 +22,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
 SAMPLES, BOUND = 3, 2e-5
 
 NAMESPACES = (
-    "", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.parallel", "nn.attention",
+    "", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "nn.utils.parametrize",
+    "nn.utils.parametrizations", "func", "autograd.functional", "nn.parallel", "nn.attention",
     "linalg", "fft", "special", "signal.windows", "masked", "autograd", "amp", "optim",
     "optim.lr_scheduler", "utils.data", "distributions", "mps", "accelerator",
 )  # fmt: skip
@@ -53,6 +54,7 @@ DIFFERENCES = {
     "linalg.det": "its slope where it is 0: the cofactors, torch's is 0",
     "linalg.eig": "eigenvectors in the phase of NumPy's LAPACK",
     "linalg.eigh": "eigenvectors in the phase of NumPy's LAPACK",
+    "func.vmap": "one call a slice: torch's results, not a batched kernel's speed",
     "load": "weights_only=True unless False is asked for; TorchScript files are refused",
     "nn.functional.interpolate": "antialias=True is refused",
     "Tensor.cdouble": "refused: MLX has no complex128",
