@@ -83,6 +83,7 @@ class Array {
   }
 
   void* data() { return bytes_.data(); }
+  size_t count() const { return bytes_.size() / (type_ == Type::f32 ? 4 : 2); }
   double get(size_t i) const {
     if (type_ == Type::f32) {
       float value;

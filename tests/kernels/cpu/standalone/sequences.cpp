@@ -1,7 +1,8 @@
-// What goes along time: the gated delta rule and its convolution; and the router.
+// What goes along time: the gated delta rule and its convolution, positions; and the router.
 #include "causal_conv1d.h"
 #include "check.h"
 #include "gated_delta.h"
+#include "rope.h"
 #include "router.h"
 
 namespace {
@@ -129,6 +130,49 @@ void check_router(Type type, int64_t rows, int64_t experts, int64_t k, bool norm
   weights.compare(want, 2.0, "router " + std::to_string(experts));
 }
 
+// Two sequences at their own positions, by frequencies or rows of tables; heads first or last.
+void check_rope(Type type, int64_t tokens, int64_t dims, int64_t width, bool tables, bool last) {
+  constexpr int64_t batch = 2, heads = 3;
+  Array x = Array::random(type, batch * heads * tokens * dims, 60), out(type, x.count());
+  Array cos = Array::random(Type::f32, 9 * width, 61), sin = Array::random(Type::f32, 9 * width, 62);
+  Array frequencies(Type::f32, width / 2);
+  std::vector<int32_t> positions;
+  for (int64_t i = 0; i < width / 2; ++i) {
+    frequencies.set(i, 1.0 / static_cast<double>(1 + 3 * i));
+  }
+  for (int64_t i = 0; i < batch * tokens; ++i) {
+    positions.push_back(static_cast<int32_t>(i * 5 % 9) - (tables ? i % 2 * 9 : 0));
+  }
+  int64_t token = last ? heads * dims : dims, head = last ? dims : tokens * dims;
+  Rope p{};
+  p.type = type, p.x = x.data(), p.out = out.data(), p.positions = positions.data();
+  p.batch = batch, p.heads = heads, p.tokens = tokens, p.dims = dims, p.width = width;
+  p.x_batch = p.out_batch = heads * tokens * dims;
+  p.x_head = p.out_head = head, p.x_token = p.out_token = token;
+  p.cos = tables ? static_cast<const float*>(cos.data()) : nullptr;
+  p.sin = tables ? static_cast<const float*>(sin.data()) : nullptr;
+  p.frequencies = tables ? nullptr : static_cast<const float*>(frequencies.data());
+  p.batch_step = tokens, p.table = 9, p.scale = 1.5f, p.interleaved = last;
+  kernels::rope(p);
+  Doubles want(x.count());
+  for (int64_t i = 0; i < batch * heads * tokens * dims; ++i) {
+    int64_t b = i / (heads * tokens * dims), t = i / token % tokens, d = i % dims;
+    t = last ? t : i / dims % tokens;
+    int64_t position = positions[b * tokens + t], half = width / 2;
+    if (d >= width) {
+      want[i] = x.get(i);
+      continue;
+    }
+    int64_t other = last ? d ^ 1 : d < half ? d + half : d - half, row = (position + 9) % 9;
+    float angle = static_cast<float>(position) *
+                  static_cast<float>(frequencies.get(last ? d / 2 : d % half));
+    double c = tables ? cos.get(row * width + d) : 1.5 * std::cos(angle);
+    double s = tables ? sin.get(row * width + d) : 1.5 * std::sin(angle);
+    want[i] = x.get(i) * c + (d < other ? -s : s) * x.get(i - d + other);
+  }
+  out.compare(want, 4.0, "rope " + std::to_string(width));
+}
+
 }  // namespace
 
 void check_sequences() {
@@ -142,5 +186,9 @@ void check_sequences() {
     check_causal_conv1d(type, 3, 17, 8, false);
     check_router(type, 5, 37, 8, true);
     check_router(type, 40, 256, 8, false);
+    check_rope(type, 1, 64, 64, false, false);
+    check_rope(type, 5, 37, 34, false, true);
+    check_rope(type, 4, 9, 6, true, false);
+    check_rope(type, 70, 20, 18, true, true);
   }
 }
