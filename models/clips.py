@@ -210,7 +210,7 @@ def _write_video(path: Path, frames: Iterator[np.ndarray], fps: float, codec: st
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(rgb, format="rgb24")))
             container.mux(stream.encode(None))
     except av.FFmpegError as error:
-        raise InputError(f"{path.suffix} with {codec}: {_reason(error)}") from None
+        raise OSError(f"{codec}: {_reason(error)}") from None
 
 
 def _stream(container: Any, shape: tuple[int, ...], fps: float, codec: str) -> Any:
