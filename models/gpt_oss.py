@@ -2,8 +2,10 @@
 experts with biases and a clamped activation, which the releases have in MXFP4.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+import mlx.core as mx
 
 import torchmlx as torch
 from torchmlx import Tensor, nn, ops
@@ -14,6 +16,7 @@ from .decoder import CausalLM, Decoder, Layer
 from .experts_filling import Fill
 from .filling import Planner
 from .moe import combine, sort_by_expert
+from .sources import Sources
 from .step import FULL, SLIDING
 from .weights import Packed, Packing, QuantizedStack
 
@@ -76,6 +79,21 @@ class SinkMoE(nn.Module):
         rows = x.flatten(0, -2)
         weights, indices = ops.router(self.router(rows), self.chosen)
         return self.experts(rows, indices, weights).reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class ExpertMap:
+    """One linear map [E, N, K] of all experts in a checkpoint: what reads its bias [E, N], and its
+    weight, as MXFP4's words and exponents where it is `packed`, else as one array of values.
+    """
+
+    kind: str
+    shape: tuple[int, int, int]
+    name: str
+    bias_name: str
+    packed: bool
+    weight: Callable[[], list[mx.array]]
+    bias: Callable[[], mx.array]
 
 
 class ClampedExperts(nn.Module):
@@ -156,6 +174,29 @@ class ClampedExperts(nn.Module):
 
         names = [name for _, each in found.values() for name in each]
         return Fill(sum(planner.sources.info(name).nbytes for name in names), run)
+
+    def maps(self, sources: Sources, path: str) -> Iterator[ExpertMap]:
+        """gate, up and down one by one, of a checkpoint as OpenAI or transformers writes it."""
+        hidden, inner = self.gate_up_proj.shape[1], self.down_proj.shape[1]
+        for kind, stem, rows, shape in (
+            ("gate_proj", "gate_up_proj", slice(0, None, 2), (self.count, inner, hidden)),
+            ("up_proj", "gate_up_proj", slice(1, None, 2), (self.count, inner, hidden)),
+            ("down_proj", "down_proj", slice(None), (self.count, hidden, inner)),
+        ):
+            own = f"{path}.{stem}"
+            packed = f"{own}_blocks" in sources
+
+            def weight(own=own, rows=rows, packed=packed) -> list[mx.array]:
+                if not packed:
+                    return [sources.read(own).swapaxes(1, 2)[:, rows]]
+                blocks, scales = (sources.read(f"{own}_{e}") for e in ("blocks", "scales"))
+                return [blocks.view(mx.uint32).flatten(2)[:, rows], scales[:, rows]]
+
+            def bias(own=own, rows=rows) -> mx.array:
+                return sources.read(f"{own}_bias")[:, rows]
+
+            name = f"{own}_blocks" if packed else own
+            yield ExpertMap(kind, shape, name, f"{own}_bias", packed, weight, bias)
 
     def forward(self, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         order, offsets = sort_by_expert(indices, self.count)

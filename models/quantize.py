@@ -22,11 +22,12 @@ from ..core.tensor import from_array
 from ..errors import InputError
 from ..serialization.safetensors import DTYPES, save_sharded, write_text
 from .checkpoint import Checkpoint, copy_settings, staged_folder
-from .config import read_config
+from .config import ModelConfig, read_config
 from .experts_filling import Part, Stack, expert_stacks
 from .filling import Target
 from .forms import BLOCK
 from .gated_delta_net import GatedDeltaNet
+from .gpt_oss import MXFP4, ClampedExperts
 from .loading import build, plan
 from .moe import Experts
 from .norms import ZeroCentredNorm
@@ -46,7 +47,7 @@ FP8_MAPS = (
     *("in_proj_qkv", "in_proj_z", "in_proj_qkvz", "out_proj"),
 )
 # mlx-lm keeps what chooses and weighs experts in 8 bits, in every mode.
-ROUTERS = ("mlp.gate", "shared_expert_gate")
+ROUTERS = ("mlp.gate", "mlp.router", "shared_expert_gate")
 ROUTER_PACKING = Packing(64, 8, "affine")
 SHARD_BYTES = 1 << 30
 
@@ -72,23 +73,22 @@ def quantize(
 ) -> Path:
     """Write the model folder `source` with its weights in `form`, one of FORMATS, to `out`.
 
-    Weights must be plain: what is quantised already raises InputError, as do damaged checkpoints
-    and weights that are not finite. `out` appears complete or not at all. No more than one shard
-    (1 GiB) and one layer's experts of a projection are in memory.
+    Weights must be plain, except gpt-oss's experts, which stay in MXFP4: what is quantised already
+    raises InputError, as do damaged checkpoints and weights that are not finite. `out` appears
+    complete or not at all. No more than one shard (1 GiB) and one layer's experts of a projection
+    are in memory.
     """
     source, out = Path(source), Path(out)
     if form not in FORMATS:
         raise InputError(f"--quantize {form}: choose from {', '.join(FORMATS)}")
     config = read_config(source)
-    for name in ("quantization_config", "quantization"):
-        if config.values.get(name) is not None:
-            raise InputError(f"{config.path}: the model is quantised already; convert the original")
+    check_plain(config, form)
     model, renames = build(config)
     with Checkpoint(source) as checkpoint, staged_folder(out, source, force) as folder:
         sources = Sources(checkpoint, renames)
         target = Target(torch.float32, torch.device("cpu"))
         plan(model, sources, target, config, model.args.tie_word_embeddings)  # all fits, or raises
-        writer = (FP8Writer if form == "fp8" else MLXWriter)(model, sources, FORMATS[form])
+        writer = (FP8Writer if form == "fp8" else MLXWriter)(model, sources, FORMATS[form], config)
         items = dict(writer.items())
 
         def load(name: str) -> tuple[str, mx.array]:
@@ -105,11 +105,27 @@ def quantize(
     return out
 
 
+def check_plain(config: ModelConfig, form: str) -> None:
+    """Refuse what is quantised already, and what the form has no layout for."""
+    if config.model_type == "gpt_oss" and form == "fp8":
+        raise InputError(
+            f"{config.path}: no FP8 layout has experts with biases; choose mxfp4, mxfp8, int4 or "
+            "int8"
+        )
+    for name in ("quantization_config", "quantization"):
+        found = config.values.get(name)
+        experts_only = config.model_type == "gpt_oss" and name == "quantization_config"
+        if experts_only and isinstance(found, dict) and found.get("quant_method") == "mxfp4":
+            continue
+        if found is not None:
+            raise InputError(f"{config.path}: the model is quantised already; convert the original")
+
+
 class Writer:
     """What both layouts share: the walk over the model's modules."""
 
-    def __init__(self, model: nn.Module, sources: Sources):
-        self.model, self.sources = model, sources
+    def __init__(self, model: nn.Module, sources: Sources, config: ModelConfig):
+        self.model, self.sources, self.source_config = model, sources, config
         # Parts of one stacked tensor follow each other.
         self.read = lru_cache(maxsize=1)(sources.read)
 
@@ -122,13 +138,17 @@ class Writer:
             if isinstance(module, Experts):
                 yield from self.experts(path, *expert_stacks(self.sources, path, module))
                 continue
-            if hasattr(module, "plan_fills"):
-                raise InputError(f"{self.sources.folder}: {path} cannot be quantised")
+            if isinstance(module, ClampedExperts):
+                yield from self.clamped_experts(path, module)
+                continue
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     yield from self.weight(path, name, module)
 
     def experts(self, path: str, up: Stack, down: Stack) -> Iterator[tuple[str, Item]]:
+        raise NotImplementedError
+
+    def clamped_experts(self, path: str, module: ClampedExperts) -> Iterator[tuple[str, Item]]:
         raise NotImplementedError
 
     def weight(self, path: str, name: str, module: nn.Module) -> Iterator[tuple[str, Item]]:
@@ -149,8 +169,8 @@ class Writer:
 class FP8Writer(Writer):
     """Hugging Face's layout; what the text model does without is kept."""
 
-    def __init__(self, model: nn.Module, sources: Sources, packing: None):
-        super().__init__(model, sources)
+    def __init__(self, model: nn.Module, sources: Sources, packing: None, config: ModelConfig):
+        super().__init__(model, sources, config)
         self.plain: list[str] = []
 
     def items(self) -> Iterator[tuple[str, Item]]:
@@ -245,19 +265,20 @@ def to_blocks(weight: mx.array) -> tuple[mx.array, mx.array]:
 class MLXWriter(Writer):
     """mlx-community's layout, with the names and the forms of tensors that mlx-lm has."""
 
-    def __init__(self, model: nn.Module, sources: Sources, packing: Packing):
-        super().__init__(model, sources)
+    def __init__(self, model: nn.Module, sources: Sources, packing: Packing, config: ModelConfig):
+        super().__init__(model, sources, config)
         self.packing = packing
         self.overrides: dict[str, dict] = {}
         self.hybrid = any(isinstance(m, GatedDeltaNet) for m in model.modules())
-        kind = type(model).__module__.rpartition(".")[2]
+        kind = config.model_type
         self.prefix = "language_model." if kind.startswith("qwen3_5") else ""
         self.mixtral = kind == "mixtral"
+        self.stack = ".experts." if kind == "gpt_oss" else ".switch_mlp."
 
     def name(self, own: str) -> str:
         """mlx-lm's name for ours."""
         own = own.replace(".mlp.", ".block_sparse_moe.") if self.mixtral else own
-        return self.prefix + own.replace(".experts.", ".switch_mlp.")
+        return self.prefix + own.replace(".experts.", self.stack)
 
     def weight(self, path: str, name: str, module: nn.Module) -> Iterator[tuple[str, Item]]:
         own = f"{path}.{name}"
@@ -304,6 +325,25 @@ class MLXWriter(Writer):
             else:
                 yield from self._packed(stem, place, read, shape, self.packing)
 
+    def clamped_experts(self, path: str, module: ClampedExperts) -> Iterator[tuple[str, Item]]:
+        """gpt-oss's, its biases apart; what is MXFP4 in the release stays so, whatever the form."""
+        for each in module.maps(self.sources, path):
+            stem = f"{path}.{each.kind}"
+            lead, k = each.shape[:2], each.shape[2]
+            yield f"{stem}.bias", Item(self.sources.info(each.bias_name).dtype, lead, each.bias)
+            if each.packed:
+                self.overrides[stem] = MXFP4.options
+                yield f"{stem}.weight", Item("U32", (*lead, k // 8), lambda e=each: e.weight()[0])
+                yield f"{stem}.scales", Item("U8", (*lead, k // 32), lambda e=each: e.weight()[1])
+            elif k % self.packing.group_size:
+                raise InputError(
+                    f"{self.sources.place(each.name)}: {k} columns are no multiple of the groups "
+                    f"of {self.packing.group_size}; choose another form"
+                )
+            else:
+                read = partial(lambda e: e.weight()[0], each)
+                yield from self._packed(stem, each.name, read, each.shape, self.packing)
+
     def _stacked(self, stack: Stack, first: int, rows: int) -> Callable[[], mx.array]:
         """What reads rows `first` and on of all experts, as one array."""
         last = first + rows
@@ -347,6 +387,38 @@ class MLXWriter(Writer):
     def config(self, fields: dict[str, Any]) -> dict[str, Any]:
         found = {**self.packing.options, **self.overrides}
         kind = fields["model_type"]
-        if kind.startswith("qwen3_5") and "text_config" not in fields:
-            fields["model_type"] = kind.removesuffix("_text")
+        if "text_config" in fields:
+            fields["text_config"] = self._with_old_names(fields["text_config"])
+        else:
+            fields = self._with_old_names(fields)
+            if kind.startswith("qwen3_5"):
+                fields["model_type"] = kind.removesuffix("_text")
         return fields | {"quantization": found, "quantization_config": found}
+
+    def _with_old_names(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """With the names that transformers 5 no longer writes: mlx-lm reads no others, and has
+        defaults of its own for most."""
+        values = self.source_config.values
+        rope, local = values["rope"], values["rope_local"]
+        old = {
+            "rope_theta": rope.theta,
+            "partial_rotary_factor": rope.partial_rotary_factor,
+            "tie_word_embeddings": self.model.args.tie_word_embeddings,
+            "num_experts": values.get("num_experts"),
+            "head_dim": values.get("head_dim"),
+            "rope_local_base_freq": None if local is None else local.theta,
+        }
+        scaling = values.get("rope_parameters") or {}
+        scaling = scaling.get("full_attention", scaling)
+        if rope.rope_type != "default" and scaling:
+            old["rope_scaling"] = {**scaling, "type": rope.rope_type}
+        old |= self._period(list(values.get("layer_types") or ()))
+        return fields | {n: v for n, v in old.items() if v is not None and fields.get(n) is None}
+
+    def _period(self, kinds: list[str]) -> dict[str, int]:
+        """Every which layer sees everything, where kinds of layers alternate in that way."""
+        whole = [kind == "full_attention" for kind in kinds]
+        period = whole.index(True) + 1 if True in whole else 0
+        if period < 2 or whole != [n % period == 0 for n in range(1, len(kinds) + 1)]:
+            return {}
+        return {"full_attention_interval" if self.hybrid else "sliding_window_pattern": period}

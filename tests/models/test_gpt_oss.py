@@ -11,6 +11,7 @@ from tests.models.oracle import IDS, assert_close, randomise, reference
 from torchmlx.errors import InputError
 from torchmlx.models.checkpoint import Checkpoint
 from torchmlx.models.config import read_config
+from torchmlx.models.convert import convert
 from torchmlx.models.loading import load_model
 from torchmlx.serialization.safetensors import save_sharded
 
@@ -111,3 +112,59 @@ def test_blocks_of_another_shape(released, tmp_path):
     save_sharded(tmp_path, {n: a.nbytes for n, (_, a) in tensors.items()}, tensors.__getitem__)
     with pytest.raises(InputError, match=rf"{name} has shape \[4, 64, 2\]"):
         load_model(tmp_path, config)
+
+
+@pytest.fixture(scope="module")
+def plain(released, tmp_path_factory):
+    """The same model with its experts in float32."""
+    theirs, _ = released
+    folder = tmp_path_factory.mktemp("plain")
+    theirs.save_pretrained(folder)
+    return folder
+
+
+def parameters(folder) -> dict[str, np.ndarray]:
+    model = load_model(folder, read_config(folder), "float32", dequantize=True)
+    return {name: p.numpy() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("form", ("int8", "mxfp4"))
+def test_converted_release(released, form, tmp_path):
+    """The experts' codes stay, the other maps become `form`; logits are those of the values."""
+    _, folder = released
+    out = convert(folder, tmp_path / "out", quantize=form)
+    before, after = parameters(folder), parameters(out)
+    assert before.keys() == after.keys()
+    for name, exact in before.items():
+        if "experts" in name or "norm" in name or name.endswith(("bias", "sinks")):
+            np.testing.assert_array_equal(after[name], exact)
+        else:
+            error = np.square(after[name] - exact).mean() / np.square(exact).mean()
+            router = name.endswith("router.weight")
+            assert 0 < error < (2.5e-2 if form == "mxfp4" and not router else 1e-4)
+    logits = [
+        load_model(out, read_config(out), "float32", dequantize=d)(tm.tensor(IDS)).numpy()
+        for d in (False, True)
+    ]
+    assert_close(*logits)
+
+
+@pytest.mark.parametrize(("form", "bound"), [("mxfp8", 1.3e-3), ("mxfp4", 0)])
+def test_converted_plain(released, plain, form, bound, tmp_path):
+    """Plain experts are quantised too; values that MXFP4 had are the same there again."""
+    out = convert(plain, tmp_path / "out", quantize=form)
+    before, after = parameters(plain), parameters(out)
+    for name in [n for n in before if "experts" in n]:
+        error = np.square(after[name] - before[name]).mean() / np.square(before[name]).mean()
+        assert error <= (0 if name.endswith("bias") else bound)
+    ours = load_model(out, read_config(out), "float32")
+    assert hasattr(ours.model.layers[0].mlp.experts, "gate_proj")
+
+
+def test_what_gpt_oss_cannot_become(plain, released, tmp_path):
+    for folder in (plain, released[1]):
+        with pytest.raises(InputError, match="no FP8 layout has experts with biases; choose mxfp4"):
+            convert(folder, tmp_path / "out", quantize="fp8")
+    with pytest.raises(InputError, match="96 columns are no multiple of the groups of 64"):
+        convert(plain, tmp_path / "out", quantize="int4")
+    assert not (tmp_path / "out").exists()
