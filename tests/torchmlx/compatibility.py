@@ -51,6 +51,7 @@ TYPES = {
 }  # fmt: skip
 # What a name that is here does not do, or does otherwise.
 DIFFERENCES = {
+    "as_strided_scatter": "the input's gradient is 0 where it was overwritten, not in torch",
     "det": "its slope where it is 0: the cofactors, torch's is 0",
     "linalg.det": "its slope where it is 0: the cofactors, torch's is 0",
     "linalg.eig": "eigenvectors in the phase of NumPy's LAPACK",

@@ -41,7 +41,8 @@ RANDOM = {
 # Equal values of a sort may come in any order; eigenvectors have any phase; one element of a layer
 # norm is noise; torch has the sample's view of a storage, we its values.
 AMBIGUOUS = {
-    "argsort", "as_strided/partial_views", "linalg.eig", "linalg.eigh", "nn.functional.layer_norm",
+    "argsort", "as_strided/partial_views", "linalg.eig", "linalg.eigh", "native_layer_norm",
+    "nn.functional.layer_norm",
     "sort", "topk",
 }  # fmt: skip
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)  # the first that an OpInfo has

@@ -18,7 +18,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 chunks = pytest.mark.parametrize("chunk", range(CHUNKS))
 
 # Half precision in every step, where we round once: theirs is the less exact.
-LESS_EXACT = {"matrix_exp", "nn.functional.cosine_similarity", "nn.functional.grid_sample"}
+LESS_EXACT = {
+    "grid_sampler_2d", "grid_sampler_3d", "matrix_exp", "nn.functional.cosine_similarity",
+    "nn.functional.grid_sample",
+}  # fmt: skip
+# torch writes between the elements, where only the storage has some.
+IN_STORAGE = {"as_strided_scatter"}
 
 
 def in_chunk(chunk: int) -> list:
@@ -60,7 +65,7 @@ def test_half_precision(chunk):
 
 @chunks
 def test_tensors_with_steps_in_memory(chunk):
-    assert compare(chunk, None, 2, 2e-5, laid_out=opdb.strided) > 180
+    assert compare(chunk, None, 2, 2e-5, IN_STORAGE, laid_out=opdb.strided) > 180
 
 
 # Where torch refuses and we do not, or with another type of error.
@@ -70,7 +75,7 @@ LENIENT = {
     "copysign", "cov", "dstack", "eq", "eye", "float_power", "fmod", "gather", "ge", "gt",
     "hstack", "index_select", "isclose", "kthvalue", "ldexp", "le", "linspace", "logical_and",
     "logical_or", "logical_xor", "logspace", "lt", "masked_fill", "masked_scatter",
-    "masked_select", "movedim", "multinomial", "narrow", "ne",
+    "masked_select", "movedim", "multinomial", "narrow", "narrow_copy", "ne",
     "nn.functional.adaptive_avg_pool1d", "nn.functional.adaptive_avg_pool2d",
     "nn.functional.adaptive_avg_pool3d", "nn.functional.adaptive_max_pool1d",
     "nn.functional.adaptive_max_pool2d", "nn.functional.adaptive_max_pool3d",

@@ -104,7 +104,9 @@ def parse_to(args, kwargs):
             where = a
     if other is not None:
         target, where = other.dtype, other.device
-    return target, where, bool(kwargs.get("copy", False)), kwargs.get("memory_format")
+    flags = [a for a in args if isinstance(a, bool)]  # non_blocking, copy
+    copy = flags[1] if len(flags) > 1 else kwargs.get("copy", False)
+    return target, where, bool(copy), kwargs.get("memory_format")
 
 
 def _cast_method(name: str, target: dtype):

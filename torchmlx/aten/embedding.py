@@ -22,7 +22,7 @@ def _rows(weight, indices, padding_idx=-1, by_frequency=False):
     return mx.take(weight, indices, axis=0)
 
 
-def _check_indices(indices: Tensor, rows: int) -> None:
+def check_indices(indices: Tensor, rows: int) -> None:
     if indices.dtype not in (dtypes.int64, dtypes.int32):
         raise RuntimeError(
             "Expected tensor for argument #1 'indices' to have one of the following scalar types: "
@@ -42,7 +42,7 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
     """
     if weight.ndim != 2:
         raise RuntimeError("'weight' must be 2-D")
-    _check_indices(indices, weight.shape[0])
+    check_indices(indices, weight.shape[0])
     return _rows(weight, indices, padding_idx, scale_grad_by_freq)
 
 
@@ -151,7 +151,7 @@ def embedding_bag(
         )
     owner, count = _bag_layout(input, offsets, include_last_offset)
     indices = input.reshape(-1)
-    _check_indices(indices, weight.shape[0])
+    check_indices(indices, weight.shape[0])
     if max_norm is not None:
         renormalise(weight, indices, max_norm, norm_type)
     counted = indices != padding_index(padding_idx, weight.shape[0])

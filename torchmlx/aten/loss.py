@@ -7,7 +7,7 @@ import warnings
 import mlx.core as mx
 
 from ..core import dtype as dtypes
-from ..core.op import composite, op
+from ..core.op import TABLE, composite, op
 from ..kernels.log_softmax import log_softmax
 from ._calling import wide
 from .reduce import total
@@ -264,6 +264,39 @@ def cross_entropy(
 
 
 # ---- binary classification, distributions
+
+
+@composite(at=("F",))
+def linear_cross_entropy(
+    input, linear_weight, target, *, linear_bias=None, weight=None, reduction="mean",
+    ignore_index=None, label_smoothing=0.0, options=None,
+):  # fmt: skip
+    """cross_entropy of linear(input, linear_weight [C, *more, in]); `options` (chunks) are ignored.
+
+    torch.nn.functional.linear_cross_entropy.
+    """
+    if linear_weight.ndim < 2:
+        raise RuntimeError(
+            f"expected linear_weight with dimensionality at least 2, got {linear_weight.ndim}"
+        )
+    if input.ndim not in (1, 2):
+        raise RuntimeError(f"expected input with dimensionality 1 or 2, got {input.ndim}")
+    classes, *more, features = linear_weight.shape
+    if more and input.ndim == 1:
+        raise RuntimeError(
+            f"K-dimensional loss defined by linear_weight shape {tuple(linear_weight.shape)} "
+            f"requires batched input, (N, {features}), got unbatched input with shape "
+            f"{tuple(input.shape)}"
+        )
+    rows = linear_weight.reshape(-1, features)
+    bias = None if linear_bias is None else linear_bias.reshape(-1)
+    logits = TABLE["linear"].call(input, rows, bias)
+    logits = logits.reshape(*input.shape[:-1], classes, *more)
+    ignored = -100 if ignore_index is None else ignore_index
+    return cross_entropy(
+        logits, target, weight, ignore_index=ignored, reduction=reduction,
+        label_smoothing=label_smoothing,
+    )  # fmt: skip
 
 
 @op("_bce", at=())

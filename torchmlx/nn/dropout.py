@@ -7,9 +7,10 @@ import warnings
 
 import numpy as np
 
+from ..core import dtype as dtypes
 from ..core import layout
 from ..core.device import CPU
-from ..core.op import TABLE
+from ..core.op import TABLE, composite
 from ..core.tensor import Tensor
 
 
@@ -141,3 +142,47 @@ def random_slopes(input, lower: float, upper: float) -> Tensor:
     drawn = generator_for(CPU, None).uniform53(int(negative.sum()))
     slopes[negative] = drawn * (upper - lower) + lower
     return TABLE["from_numpy"].call(slopes).to(device=input.device, dtype=input.dtype)
+
+
+@composite(at=("torch",))
+def native_dropout(input, p, train):
+    """(dropout, which elements were kept). torch.native_dropout."""
+    if not train or p == 0 or input.numel() == 0:
+        return input.clone(), TABLE["ones_like"].call(input, dtype=dtypes.bool_)
+    kept = _noise(input, input.shape, p, 1.0) != 0
+    return input * kept * (1 / (1 - p) if p < 1 else 0.0), kept
+
+
+def _in_torch(function) -> None:
+    """torch.NAME(input, p, train) and torch.NAME_, for a function of nn.functional."""
+    name = function.__name__
+
+    def plain(input, p, train):
+        return function(input, p, train)
+
+    def inplace(input, p, train):
+        return function(input, p, train, True)
+
+    for suffix, variant in (("", plain), ("_", inplace)):
+        variant.__doc__ = f"nn.functional.{name}. torch.{name}{suffix}."
+        composite(f"torch.{name}{suffix}", at=("torch",))(variant)
+
+
+for _function in (dropout, feature_dropout, alpha_dropout, feature_alpha_dropout):
+    _in_torch(_function)
+
+
+def _rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, generator=None):
+    """nn.functional.rrelu. torch.rrelu."""
+    if not training:
+        return TABLE["leaky_relu"].call(input, (lower + upper) / 2)
+    return input * random_slopes(input, lower, upper)
+
+
+composite("torch.rrelu", at=("torch",))(_rrelu)
+
+
+@composite("torch.rrelu_", at=("torch",))
+def rrelu_(input, lower=1.0 / 8, upper=1.0 / 3, training=False, generator=None):
+    """In-place nn.functional.rrelu. torch.rrelu_."""
+    return input.copy_(_rrelu(input, lower, upper, training, generator))

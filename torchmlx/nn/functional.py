@@ -16,6 +16,7 @@ from ..aten.scaled import ScalingType as ScalingType
 from ..aten.scaled import SwizzleType as SwizzleType
 from ..core.op import TABLE as _TABLE
 from . import dropout as _dropout
+from . import heads as _heads  # noqa: F401  (fills the table)
 
 if _TYPE_CHECKING:  # what the op table adds
 
@@ -87,6 +88,9 @@ def hardsigmoid(input, inplace=False):
 def threshold(input, threshold, value, inplace=False):
     """input where it exceeds the threshold, else value."""
     return _run("threshold", inplace, input, threshold, value)
+
+
+rrelu_ = _dropout.rrelu_
 
 
 def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
@@ -230,6 +234,16 @@ def interpolate(
 def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
     """`interpolate` under its old name."""
     return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(input, size=None, scale_factor=None):
+    """`interpolate` to the nearest element, under its old name."""
+    return interpolate(input, size, scale_factor, "nearest")
+
+
+def upsample_bilinear(input, size=None, scale_factor=None):
+    """Bilinear `interpolate` with aligned corners, under its old name."""
+    return interpolate(input, size, scale_factor, "bilinear", True)
 
 
 def batch_norm(
