@@ -24,9 +24,9 @@ SAMPLES, BOUND = 3, 2e-5
 NAMESPACES = (
     "", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn",
     "nn.utils.parametrize", "nn.utils.parametrizations", "func", "autograd.functional",
-    "nn.parallel", "nn.attention", "linalg", "fft", "special", "signal.windows", "masked",
-    "autograd", "amp", "optim", "optim.lr_scheduler", "utils.data", "distributions", "mps",
-    "accelerator",
+    "nn.parallel", "nn.attention", "nn.attention.flex_attention", "optim.swa_utils", "linalg",
+    "fft", "special", "signal.windows", "masked", "autograd", "amp", "optim",
+    "optim.lr_scheduler", "utils.data", "distributions", "mps", "accelerator",
 )  # fmt: skip
 # Not for users: one backend's functions, internals that lack an underscore, quantised integers.
 INTERNAL = re.compile(

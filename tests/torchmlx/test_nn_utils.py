@@ -24,7 +24,7 @@ def fill(t, module):
 
 
 def rows(t, *shape):
-    return t.linspace(-2, 3, torch.Size(shape).numel()).sin().reshape(*shape)
+    return t.linspace(-2, 3, torch.Size(shape).numel()).sin().reshape(shape)
 
 
 def gradients(module):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..aten.attention import SWITCHES as _attention
 from ..cuda import is_available as _is_available
 
 
@@ -14,7 +15,6 @@ class _MatmulSwitches:
 
 
 matmul = _MatmulSwitches()
-_attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": True}
 
 
 def is_built() -> bool:

@@ -112,3 +112,37 @@ class BatchNorm3d(_BatchNorm):
     """Channels of [N, C, D, H, W] normalised over the batch. torch.nn.BatchNorm3d."""
 
     dims = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Channels of [N, C, ...] normalised over the batch of all processes: of the one there is.
+
+    torch.nn.SyncBatchNorm.
+    """
+
+    def __init__(
+        self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True,
+        process_group=None, device=None, dtype=None,
+    ):  # fmt: skip
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"expected at least 2D input (got {input.ndim}D input)")
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module, process_group=None):
+        """`module` with every batch norm in it as one of this class, of the same tensors."""
+        converted = module
+        if isinstance(module, _BatchNorm):
+            converted = cls(
+                module.num_features, module.eps, module.momentum, module.affine,
+                module.track_running_stats, process_group,
+            )  # fmt: skip
+            converted._parameters |= module._parameters
+            converted._buffers |= module._buffers
+            converted.training = module.training
+        for name, child in module.named_children():
+            converted.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return converted
