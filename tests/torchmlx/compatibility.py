@@ -24,7 +24,7 @@ SAMPLES, BOUND = 3, 2e-5
 NAMESPACES = (
     "", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn",
     "nn.utils.parametrize", "nn.utils.parametrizations", "func", "autograd.functional",
-    "nn.parallel", "nn.attention", "nn.attention.flex_attention", "optim.swa_utils", "linalg",
+    "nn.parallel", "nn.attention", "optim.swa_utils", "linalg",
     "fft", "special", "signal.windows", "masked", "autograd", "amp", "optim",
     "optim.lr_scheduler", "utils.data", "distributions", "mps", "accelerator",
 )  # fmt: skip
