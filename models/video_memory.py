@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import InputError
 from .autoencoder_kl_wan import CHUNK, Config, frames_of
 from .autoencoders import empty_autoencoder
+from .wan_layers import KEPT
 
 # Tiles to choose from, and the share of a tile that the stride is, as in diffusers' 256/192.
 TILES = (512, 384, 256, 192, 128)
@@ -61,38 +62,39 @@ def decoder_layers(config: Config, height: int, width: int, long: bool) -> Itera
     """Of so many rows and columns of latents; `long` says that a second chunk comes."""
     base = config.decoder_base_dim or config.base_dim
     sizes = [base * n for n in (config.dim_mult[-1], *reversed(config.dim_mult))]
-    frames, area = 1, height * width
-    yield Layer(2 * config.z_dim * area, sizes[0] * area)
-    yield Layer(8 * sizes[0] * area, 4 * sizes[0] * area)
+    frames, area, stay = 1, height * width, KEPT if long else 1
+    yield Layer(stay * config.z_dim * area, sizes[0] * area)
+    yield Layer(4 * stay * sizes[0] * area, 4 * sizes[0] * area)
     for stage, (channels, out) in enumerate(zip(sizes, sizes[1:], strict=False)):
         if stage > 0 and not config.is_residual:
             channels //= 2
-        kept = 2 * (channels + (2 * config.num_res_blocks + 1) * out) * area
+        kept = stay * (channels + (2 * config.num_res_blocks + 1) * out) * area
         widest = frames * area * max(channels, out)
         if stage < len(config.dim_mult) - 1:
             temporal = long and config.temperal_downsample[::-1][stage]
-            kept += 2 * out * area * temporal
+            kept += stay * out * area * temporal
             frames, area = frames * (1 + temporal), 4 * area
             widest = frames * area * out
         yield Layer(kept, widest)
-    yield Layer(2 * sizes[-1] * area, frames * area * sizes[-1])
+    yield Layer(stay * sizes[-1] * area, frames * area * sizes[-1])
 
 
 def encoder_layers(config: Config, height: int, width: int, long: bool) -> Iterator[Layer]:
     """Of so many rows and columns of pixels, of squares of them where there is a patch size."""
     sizes = [config.base_dim * n for n in (1, *config.dim_mult)]
-    frames, area = CHUNK if long else 1, height * width
-    yield Layer(2 * config.in_channels * area, frames * area * sizes[0])
+    frames, stay = (CHUNK, KEPT) if long else (1, 1)
+    area = height * width
+    yield Layer(stay * config.in_channels * area, frames * area * sizes[0])
     for stage, (channels, out) in enumerate(zip(sizes, sizes[1:], strict=False)):
-        kept = 2 * (channels + (2 * config.num_res_blocks - 1) * out) * area
+        kept = stay * (channels + (2 * config.num_res_blocks - 1) * out) * area
         yield Layer(kept, frames * area * max(channels, out))
         if stage < len(config.dim_mult) - 1:
             area //= 4
-            if long and config.temperal_downsample[stage]:
+            if config.temperal_downsample[stage]:
                 yield Layer(out * area, frames * area * out)
                 frames = max(frames // 2, 1)
-    yield Layer(8 * sizes[-1] * area, 4 * sizes[-1] * area)
-    yield Layer(2 * sizes[-1] * area, 2 * config.z_dim * area)
+    yield Layer(4 * stay * sizes[-1] * area, 4 * sizes[-1] * area)
+    yield Layer(stay * sizes[-1] * area, 2 * config.z_dim * area)
 
 
 def predict(job: Job, dtype: Any, tile: int | None, stride: int | None) -> int:
@@ -110,7 +112,7 @@ def predict(job: Job, dtype: Any, tile: int | None, stride: int | None) -> int:
     else:
         rows, columns = (n // scale for n in sizes)
         layers = list(decoder_layers(config, rows, columns, long))
-    kept = sum(layer.kept for layer in layers) // (1 if long else 2)  # of an image, one frame
+    kept = sum(layer.kept for layer in layers)
     work = AT_WORK[job.encode] * max(layer.widest for layer in layers)
     both, half = weights(config, job.encode)
     working = (half + kept) * width + work + _strips(job, tile, stride, width)
