@@ -13,9 +13,9 @@ namespace {
 // Values of a chunk: 8192 floats stay in the first-level cache between the passes over them.
 constexpr int64_t CHUNK = 8192;
 
-// Values that a thread should have: some 40 us of work, as waking it costs 20 to 50. A vocabulary of
-// 151,936 takes 43 us on one thread, 44 to 78 on two (AMD EPYC, Zen 4, 2026-12-02).
-constexpr int64_t SMALL = 1 << 17;
+// Values that a thread should have: some 6 us of work. A vocabulary of 151,936 floats takes 55 us on
+// one thread, 40 on two (AMD EPYC, Zen 4, virtual, one graph of ten, 2026-12-02).
+constexpr int64_t SMALL = 1 << 14;
 
 // Rows of half types up to which exponentials are kept: 1 MiB of floats, a second-level cache.
 constexpr int64_t KEPT = 1 << 18;
