@@ -16,6 +16,71 @@ constexpr int64_t FEW_ROWS = 8;
 // Codes that a task reads: enough to hide the cost of handing it out.
 constexpr int64_t TASK = 64 << 10;
 
+// What Panel multiplies by. Floats take the scales at once; pairs of bf16 would round them, so their
+// sums do.
+template <class Words>
+struct Codes {
+  using Format = ByLanes<E4m3<Words>, Words>;
+  const uint8_t* w;
+  int64_t w_row, k;
+  Scales scales;
+
+  int64_t block() const {
+    return scales.length < k ? scales.length : PANEL_VALUES * Words::VALUES;
+  }
+
+  class Strip {
+   public:
+    Strip(const Codes& from, int64_t column, int64_t columns)
+        : from_(from), w_(from.w + column * from.w_row), columns_(columns) {
+      for (int64_t c = 0; c < COLUMNS; ++c) {
+        scales_[c] = from.scales.of(column + min(c, columns - 1));
+      }
+    }
+
+    void pack(uint32_t* to, int64_t begin, int64_t count, int64_t steps) {
+      for (int64_t c = 0; c < COLUMNS; ++c) {
+        factors_[c] = scales_[c][begin / from_.scales.length] * Format::FACTOR;
+      }
+      pack_codes<Format>(to, columns_, count, steps, [&](int64_t i, int64_t at, vf (&parts)[1]) {
+        const uint8_t* here = w_ + i * from_.w_row + begin + at;
+        if (count - at < Format::STEP) {
+          read_rest<Format>(here, count - at, parts);
+        } else {
+          Format::read(here, parts);
+        }
+        if (Words::VALUES == 1) {
+          parts[0] *= factors_[i];
+        }
+      });
+    }
+
+    void add(float* sums, int64_t, int64_t height, const uint32_t* a, const uint32_t* b,
+             int64_t steps, bool resume) const {
+      if constexpr (Words::VALUES == 1) {
+        tile_of<Words>(height)(steps, a, b, sums, COLUMNS, resume);
+      } else {
+        add_scaled<Words>(sums, height, a, b, steps, factors_, resume,
+                          [](vf value, int64_t, int64_t) INLINE_LAMBDA { return value; });
+      }
+    }
+
+    bool spoils(int64_t c) const {
+      if constexpr (Format::SPECIAL) {
+        return Format::has_nan(w_ + c * from_.w_row, from_.k);
+      }
+      return false;
+    }
+
+   private:
+    const Codes& from_;
+    const uint8_t* w_;
+    int64_t columns_;
+    const float* scales_[COLUMNS];
+    float factors_[COLUMNS];
+  };
+};
+
 template <class T, class Words>
 class Product {
   using Format = E4m3<Words>;
@@ -58,9 +123,10 @@ class Product {
   }
 
   void many_rows() {
-    Panels<T, Format> problem{x_,   p_.x_row, p_.x_k, p_.w, p_.w_row, scales_,
-                              out_, bias_,    p_.m,   p_.n, p_.k};
-    Panel<T, Words, Format>(problem).compute();
+    Codes<Words> weights{p_.w, p_.w_row, p_.k, scales_};
+    Rounded<T> keep{out_, bias_, p_.n};
+    Panel<T, Words, Codes<Words>, Rounded<T>>(x_, p_.x_row, p_.x_k, p_.m, p_.n, p_.k, weights, keep)
+        .compute();
   }
 
  private:

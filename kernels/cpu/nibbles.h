@@ -18,6 +18,8 @@ struct Nibbles {
   using Code = uint8_t;  // two codes
   static constexpr int PARTS = 8;
   static constexpr int64_t STEP = PARTS * W;
+  static constexpr float FACTOR = 1.0f;
+  static constexpr bool SPECIAL = false;
   INLINE int64_t place(int64_t i) { return i % 8 * W + i / 8; }
   INLINE void read(const uint8_t* p, vf (&parts)[PARTS]) {
     vu words = ISA::read<vu>(p);
@@ -49,6 +51,8 @@ struct Nibbles<Pairs, INTEGERS> {
   using Code = uint8_t;
   static constexpr int PARTS = 4;
   static constexpr int64_t STEP = PARTS * 2 * W;
+  static constexpr float FACTOR = 1.0f;
+  static constexpr bool SPECIAL = false;
   INLINE int64_t place(int64_t i) { return i % 4 * 2 * W + i / 4; }
   INLINE void read(const uint8_t* p, vf (&parts)[PARTS]) {
     // All their values are bf16. The table is there twice, as five bits choose from it.
@@ -63,7 +67,8 @@ struct Nibbles<Pairs, INTEGERS> {
 };
 #endif
 
-// Integers of eight bits, times floats.
+// Integers of eight bits.
+template <class Words>
 struct Integers {
   using Code = uint8_t;
   static constexpr int PARTS = 1;
@@ -84,5 +89,24 @@ struct Integers {
 #endif
   }
 };
+
+#if defined(__AVX512BF16__)
+template <>
+struct Integers<Pairs> {
+  using Code = uint8_t;
+  static constexpr int PARTS = 1;
+  static constexpr int64_t STEP = 2 * W;
+  static constexpr float FACTOR = 1.0f;
+  static constexpr bool SPECIAL = false;
+  INLINE int64_t place(int64_t i) { return i; }
+  // Eight bits are all that a bf16 has.
+  INLINE void read(const uint8_t* p, vf (&parts)[1]) {
+    vu pairs = widen_bits(ISA::read<vh>(p));
+    vf low = __builtin_convertvector((vi)(pairs & 0xff), vf);
+    vf high = __builtin_convertvector((vi)(pairs >> 8), vf);
+    parts[0] = bits_to_float(float_to_bits(low) >> 16 | float_to_bits(high));
+  }
+};
+#endif
 
 }  // namespace torchmlx::ISA

@@ -1,23 +1,23 @@
 // Products with quantised weights. Few rows are bound by reading the codes: sums of codes times x
 // are multiplied by the scales of their groups, and biases by the sums of x over groups, which are
-// the same for all weights. For many rows, weights become floats first.
+// the same for all weights. For many rows, strips of weights are widened first.
 #include "quantized_matmul.h"
 
 #include "dots.h"
-#include "matmul.h"
 #include "nibbles.h"
+#include "panel.h"
 
 namespace torchmlx::ISA {
 namespace {
 
-// Matmul uses others; each thread has its own FACTORS.
-enum { FACTORS = 3, X, GROUPS, WEIGHTS, PRODUCTS };
+// Panel uses others; each thread has its own FACTORS.
+enum { FACTORS = 5, X, GROUPS };
 
 // Rows up to which codes are read for every MOST_ROWS of them.
 constexpr int64_t FEW_ROWS = 24;
 
-// Bytes of codes that a task reads, and weights that are floats at a time.
-constexpr int64_t TASK = 64 << 10, WIDE = 1 << 20;
+// Bytes of codes that a task reads.
+constexpr int64_t TASK = 64 << 10;
 
 int64_t bits(const QuantizedMatmul& p) {
   return p.codes == p.integers4 || p.codes == p.e2m1 ? 4 : 8;
@@ -124,6 +124,26 @@ INLINE void nibble_dots(int64_t k, int64_t group, const uint32_t* const (&x)[R],
   }
 }
 
+// The sum of each row of x over each group, in rows of `row`; zeros follow.
+template <class T>
+const float* sums_of_groups(const QuantizedMatmul& p, int64_t row) {
+  auto* sums = static_cast<float*>(scratch(GROUPS, 4 * p.m * row));
+  parallel(p.m, MOST_ROWS, [&](int64_t begin, int64_t end) {
+    memset(sums + begin * row, 0, 4 * (end - begin) * row);
+    for (int64_t r = begin; r < end; ++r) {
+      const T* x = static_cast<const T*>(p.x) + r * p.x_row;
+      for (int64_t g = 0; g < p.k / p.group; ++g) {
+        float sum = 0.0f;
+        for (int64_t i = g * p.group; i < (g + 1) * p.group; ++i) {
+          sum += to_float(x[i * p.x_k]);
+        }
+        sums[r * row + g] = sum;
+      }
+    }
+  });
+  return sums;
+}
+
 template <class T, class Format, class Words, bool NIBBLE>
 class Few {
  public:
@@ -133,7 +153,7 @@ class Few {
   void compute() {
     x_ = arrange_rows<Format, Words>(X, static_cast<const T*>(p_.x), p_.x_row, p_.x_k, p_.m, p_.k);
     if (p_.biases) {
-      sum_groups();
+      group_sums_ = sums_of_groups<T>(p_, sums_row_);
     }
     int64_t grain = max(1, TASK / max(1, p_.k * bits(p_) / 8));
     parallel(p_.n, grain, [&](int64_t begin, int64_t end) {
@@ -151,22 +171,6 @@ class Few {
   }
 
  private:
-  // The sum of each row of x over each group; zeros follow.
-  void sum_groups() {
-    group_sums_ = static_cast<float*>(scratch(GROUPS, 4 * p_.m * sums_row_));
-    memset(group_sums_, 0, 4 * p_.m * sums_row_);
-    for (int64_t r = 0; r < p_.m; ++r) {
-      const T* x = static_cast<const T*>(p_.x) + r * p_.x_row;
-      for (int64_t g = 0; g < groups_; ++g) {
-        float sum = 0.0f;
-        for (int64_t i = g * p_.group; i < (g + 1) * p_.group; ++i) {
-          sum += to_float(x[i * p_.x_k]);
-        }
-        group_sums_[r * sums_row_ + g] = sum;
-      }
-    }
-  }
-
   void some_rows(int64_t row, int64_t rows, int64_t column, const float* factors) {
     float sums[MOST_ROWS];
     if (rows == 1) {
@@ -207,83 +211,129 @@ class Few {
   const QuantizedMatmul& p_;
   int64_t groups_, sums_row_;
   const uint32_t* x_ = nullptr;
-  float* group_sums_ = nullptr;
+  const float* group_sums_ = nullptr;
 };
 
-// Values of all codes.
-void list_values(const QuantizedMatmul& p, float (&values)[256]) {
-  for (int i = 0; i < 256; ++i) {
-    half small{static_cast<uint16_t>((i & 0x80) << 8 | (i & 0x7f) << 7)};
-    values[i] = p.codes == p.integers8   ? i
-                : p.codes == p.integers4 ? NIBBLES<true>[i & 15]
-                : p.codes == p.e2m1      ? NIBBLES<false>[i & 15]
-                : E4m3<Floats>::is_nan(i) ? __builtin_nanf("")
-                                          : to_float(small) * E4m3<Floats>::FACTOR;
-  }
-}
+// What Panel multiplies by: weights themselves as floats. As pairs of bf16, codes times scales that
+// are a few bits long are exact; affine weights would be rounded, so codes are multiplied, and their
+// sums scaled.
+template <class Code, class Words>
+struct Groups {
+  using Format = ByLanes<Code, Words>;
+  static constexpr bool PAIRS = Words::VALUES == 2, NIBBLE = Format::PARTS > 1;
+  static constexpr int64_t CODES = NIBBLE ? 2 : 1;  // in a byte
+  const QuantizedMatmul& p;
+  const float* sums;  // of x over groups, [m, groups]; where biases multiply them
 
-// Rows [begin, end) of weights as floats.
-void widen_weights(const QuantizedMatmul& p, int64_t begin, int64_t end, float* to) {
-  int64_t padded = p.k / p.group + W;
-  auto* factors = static_cast<float*>(scratch(FACTORS, 8 * padded));
-  float values[256];
-  list_values(p, values);
-  for (int64_t row = begin; row < end; ++row, to += p.k) {
-    widen_row(p, p.scales, p.scaling == p.floating, row, factors);
-    memset(factors + padded, 0, 4 * padded);
-    if (p.biases) {
-      widen_row(p, p.biases, true, row, factors + padded);
-    }
-    const uint8_t* w = p.w + row * (p.k * bits(p) / 8);
-    for (int64_t g = 0; g < p.k / p.group; ++g) {
-      float factor = factors[g], bias = factors[padded + g];
-      float* here = to + g * p.group;
-      if (bits(p) == 4) {
-        for (int64_t i = 0; i < p.group; i += 2, ++w) {
-          here[i] = values[*w & 15] * factor + bias;
-          here[i + 1] = values[*w >> 4] * factor + bias;
-        }
-      } else {
-        for (int64_t i = 0; i < p.group; ++i, ++w) {
-          here[i] = values[*w] * factor + bias;
+  int64_t groups() const { return p.k / p.group; }
+  int64_t padded() const { return groups() + W; }
+  int64_t block() const { return PANEL_VALUES * Words::VALUES; }
+  bool scales_sums() const { return PAIRS && p.biases; }
+
+  class Strip {
+   public:
+    Strip(const Groups& from, int64_t column, int64_t columns)
+        : from_(from), p_(from.p), column_(column), columns_(columns) {
+      int64_t padded = from.padded();
+      factors_ = static_cast<float*>(scratch(FACTORS, 8 * COLUMNS * padded));
+      biases_ = factors_ + COLUMNS * padded;
+      memset(factors_, 0, 8 * COLUMNS * padded);
+      for (int64_t c = 0; c < columns; ++c) {
+        widen_row(p_, p_.scales, p_.scaling == p_.floating, column + c, factors_ + c * padded);
+        if (p_.biases) {
+          widen_row(p_, p_.biases, true, column + c, biases_ + c * padded);
         }
       }
+      for (int i = 0; NIBBLE && i < W; ++i) {
+        lane_[i] = static_cast<int32_t>(8 * i / p_.group);
+      }
     }
-  }
-}
 
-template <class T>
-void many_rows(const QuantizedMatmul& p) {
-  auto* x = static_cast<float*>(scratch(X, 4 * p.m * p.k));
-  for (int64_t r = 0; r < p.m; ++r) {
-    for (int64_t i = 0; i < p.k; ++i) {
-      x[r * p.k + i] = to_float(static_cast<const T*>(p.x)[r * p.x_row + i * p.x_k]);
-    }
-  }
-  int64_t chunk = max(64, WIDE / p.k);
-  auto* weights = static_cast<float*>(scratch(WEIGHTS, 4 * min(chunk, p.n) * p.k));
-  auto* products = static_cast<float*>(scratch(PRODUCTS, 4 * p.m * min(chunk, p.n)));
-  constexpr int64_t START = 0;
-  for (int64_t first = 0; first < p.n; first += chunk) {
-    int64_t columns = min(chunk, p.n - first);
-    parallel(columns, 16, [&](int64_t begin, int64_t end) {
-      widen_weights(p, first + begin, first + end, weights + begin * p.k);
-    });
-    matmul({Type::f32, x, weights, nullptr, products, p.m, columns, p.k, p.k, 1, 1, p.k, 1, &START,
-            &START});
-    for (int64_t r = 0; r < p.m; ++r) {
-      T* out = static_cast<T*>(p.out) + r * p.n + first;
-      const float* from = products + r * columns;
-      for (int64_t c = 0; c < columns; c += W) {
-        int64_t left = columns - c;
-        if (left >= W) {
-          store(out + c, load(from + c));
+    void pack(uint32_t* to, int64_t begin, int64_t count, int64_t steps) {
+      first_ = begin / p_.group;
+      count_ = count / p_.group;
+      auto read_step = [&](int64_t i, int64_t at, vf (&parts)[Format::PARTS]) INLINE_LAMBDA {
+        const uint8_t* here = p_.w + ((column_ + i) * p_.k + begin + at) / CODES;
+        if (count - at < Format::STEP) {
+          uint8_t padded[Format::STEP / CODES] = {};
+          memcpy(padded, here, (count - at) / CODES);
+          Format::read(padded, parts);
         } else {
-          store(out + c, load(from + c, left), left);
+          Format::read(here, parts);
+        }
+        if (!from_.scales_sums()) {
+          int64_t group = i * from_.padded() + (begin + at) / p_.group;
+          scale(parts, of_lanes(factors_ + group) * Code::FACTOR, of_lanes(biases_ + group));
+        }
+      };
+      pack_codes<Format>(to, columns_, count, steps, read_step);
+    }
+
+    void add(float* sums, int64_t row, int64_t height, const uint32_t* a, const uint32_t* b,
+             int64_t steps, bool resume) const {
+      if (!from_.scales_sums()) {
+        tile_of<Words>(height)(steps, a, b, sums, COLUMNS, resume);
+        return;
+      }
+      int64_t words = p_.group / Words::VALUES;
+      for (int64_t g = 0; g < count_; ++g, a += words * height, b += words * COLUMNS) {
+        float factors[COLUMNS], biases[COLUMNS];
+        for (int64_t c = 0; c < COLUMNS; ++c) {
+          factors[c] = factors_[c * from_.padded() + first_ + g];
+          biases[c] = biases_[c * from_.padded() + first_ + g];
+        }
+        const float* x = from_.sums + row * from_.groups() + first_ + g;
+        add_scaled<Words>(sums, height, a, b, words, factors, resume || g > 0,
+                          [&](vf value, int64_t r, int64_t v) INLINE_LAMBDA {
+                            return value + load(biases + v) * x[r * from_.groups()];
+                          });
+      }
+    }
+
+    bool spoils(int64_t c) const {
+      if constexpr (Code::SPECIAL) {
+        return Code::has_nan(p_.w + (column_ + c) * p_.k, p_.k);
+      }
+      return false;
+    }
+
+   private:
+    // The value of each lane's group; a step of bytes lies in one.
+    INLINE_LAMBDA vf of_lanes(const float* values) const {
+      return NIBBLE ? __builtin_shuffle(load(values), lane_) : splat(*values);
+    }
+
+    INLINE_LAMBDA static void scale(vf (&parts)[Format::PARTS], vf factor, vf bias) {
+      for (vf& part : parts) {
+        if constexpr (PAIRS) {
+          vu bits = float_to_bits(part);
+          vu low = float_to_bits(bits_to_float(bits << 16) * factor);
+          vu high = float_to_bits(bits_to_float(bits & 0xffff0000u) * factor);
+          part = bits_to_float(low >> 16 | (high & 0xffff0000u));
+        } else {
+          part = part * factor + bias;
         }
       }
     }
+
+    const Groups& from_;
+    const QuantizedMatmul& p_;
+    int64_t column_, columns_, first_ = 0, count_ = 0;
+    float *factors_, *biases_;
+    vi lane_ = {};
+  };
+};
+
+template <class T, class Words, class Code>
+void many_rows(const QuantizedMatmul& p) {
+  auto* x = static_cast<const T*>(p.x);
+  Groups<Code, Words> weights{p, nullptr};
+  if (weights.scales_sums()) {
+    weights.sums = sums_of_groups<T>(p, weights.groups());
   }
+  Rounded<T> keep{static_cast<T*>(p.out), nullptr, p.n};
+  Panel<T, Words, Groups<Code, Words>, Rounded<T>>(x, p.x_row, p.x_k, p.m, p.n, p.k, weights, keep)
+      .compute();
 }
 
 }  // namespace
@@ -292,16 +342,19 @@ void quantized_matmul(const QuantizedMatmul& p) {
   with_type(p.type, [&](auto zero) {
     using T = decltype(zero);
     using Words = typename WordsOf<T>::Type;
-    if (p.m > FEW_ROWS) {
-      many_rows<T>(p);
-    } else if (p.codes == p.integers4) {
-      Few<T, Nibbles<Words, true>, Words, true>(p).compute();
+    bool many = p.m > FEW_ROWS;
+    if (p.codes == p.integers4) {
+      using Format = Nibbles<Words, true>;
+      many ? many_rows<T, Words, Format>(p) : Few<T, Format, Words, true>(p).compute();
     } else if (p.codes == p.e2m1) {
-      Few<T, Nibbles<Words, false>, Words, true>(p).compute();
+      using Format = Nibbles<Words, false>;
+      many ? many_rows<T, Words, Format>(p) : Few<T, Format, Words, true>(p).compute();
     } else if (p.codes == p.integers8) {
-      Few<T, Integers, Floats, false>(p).compute();
+      many ? many_rows<T, Words, Integers<Words>>(p)
+           : Few<T, Integers<Words>, Words, false>(p).compute();
     } else {
-      Few<T, E4m3<Words>, Words, false>(p).compute();
+      using Format = E4m3<Words>;
+      many ? many_rows<T, Words, Format>(p) : Few<T, Format, Words, false>(p).compute();
     }
   });
 }
