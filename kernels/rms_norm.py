@@ -1,10 +1,11 @@
-"""Root mean square norm with an optional residual sum before it, float32 statistics.
+"""Root mean square norm, perhaps of a sum with a residual, perhaps SiLU of it; float32 statistics.
 
 A row is read once and written once: its values wait in the registers of one simdgroup or of one
 threadgroup. Rows that are too long for that are read a second time.
 """
 
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -44,7 +45,7 @@ REGISTERS = """
     for (uint i = 0; i < PER_LANE; i++) {
         uint c = first + 32 * SIMDGROUPS * i;
         if (c < n) {
-            out[row + c] = T(values[i] * scale@WEIGHT@);
+            @WRITE@
         }
     }
 """
@@ -69,9 +70,14 @@ LOOPED = """
     sum = metal::simd_sum(lane < SIMDGROUPS ? shared[lane] : 0.0f);
     float scale = metal::precise::rsqrt(sum / n + eps);
     for (uint c = first; c < n; c += 32 * SIMDGROUPS) {
-        out[row + c] = T(float(@AGAIN@[row + c]) * scale@WEIGHT@);
+        @WRITE@
     }
 """
+
+WRITE = "out[row + c] = T(@VALUE@ * scale@WEIGHT@);"
+
+WRITE_SILU = """float normed = @VALUE@ * scale@WEIGHT@;
+            out[row + c] = T(normed / (1.0f + metal::precise::exp(-normed)));"""
 
 READ_PLAIN = "float value = float(x[row + c]);"
 
@@ -81,30 +87,23 @@ READ_SUM = """T rounded = T(float(x[row + c]) + float(residual[row + c]));
             float value = float(rounded);"""
 
 
-def _program(name: str, source: str, weighted: bool, summed: bool) -> Program:
+def _program(looped: bool, weighted: bool, summed: bool, silu: bool) -> Program:
+    again = f"float({'total' if summed else 'x'}[row + c])"
+    source = LOOPED if looped else REGISTERS
     inputs = ["x", *(["residual"] if summed else []), "eps"]
     inputs += ["w", "offset"] if weighted else []
     for mark, text in (
         ("@READ@", READ_SUM if summed else READ_PLAIN),
-        ("@AGAIN@", "total" if summed else "x"),
+        ("@WRITE@", WRITE_SILU if silu else WRITE),
+        ("@VALUE@", again if looped else "values[i]"),
         ("@WEIGHT@", " * (offset + float(w[c]))" if weighted else ""),
     ):
         source = source.replace(mark, text)
-    name += f"{'_sum' if summed else ''}{'_weight' if weighted else ''}"
+    name = "rms_norm" + "_looped" * looped + "_sum" * summed + "_weight" * weighted + "_silu" * silu
     return Program(name, tuple(inputs), ("out", "total") if summed else ("out",), source)
 
 
-PROGRAMS = {
-    (looped, weighted, summed): _program(
-        "rms_norm_looped" if looped else "rms_norm",
-        LOOPED if looped else REGISTERS,
-        weighted,
-        summed,
-    )
-    for looped in (False, True)
-    for weighted in (False, True)
-    for summed in (False, True)
-}
+PROGRAMS = {key: _program(*key) for key in product((False, True), repeat=4)}
 
 # Simdgroups of a row in each variant, the most values of a lane, and rows of a threadgroup that
 # gives each simdgroup a row of its own.
@@ -134,6 +133,7 @@ class Rows:
     summed: bool
     eps: float
     offset: float
+    silu: bool
     dtype: mx.Dtype
 
 
@@ -144,10 +144,12 @@ def problem(
     *,
     eps: float,
     offset: float,
+    silu: bool = False,
 ) -> Rows:
     """Describe the call; the shapes fit."""
     n, rows = x.shape[-1], prod(x.shape[:-1])
-    return Rows(x.shape, rows, n, w is not None, residual is not None, eps, offset, x.dtype)
+    given = (w is not None, residual is not None)
+    return Rows(x.shape, rows, n, *given, eps, offset, silu, x.dtype)
 
 
 def choose(rows: Rows, chip: Chip) -> str:
@@ -171,7 +173,7 @@ def launch(rows: Rows, variant: str) -> list[Launch]:
         template.append(("PER_LANE", 1 << (-(-rows.n // width) - 1).bit_length()))
     matrix = (rows.rows, rows.n)
     inputs = {"x": matrix, "residual": matrix, "w": (rows.n,)}
-    program = PROGRAMS[looped, rows.weighted, rows.summed]
+    program = PROGRAMS[looped, rows.weighted, rows.summed, rows.silu]
     return [
         Launch(
             program,
@@ -193,6 +195,7 @@ def reference(
     *,
     eps: float,
     offset: float,
+    silu: bool = False,
 ) -> Any:
     """In float64, the sum with the residual not rounded."""
     total = np.asarray(x, np.float64) + (0.0 if residual is None else residual)
@@ -202,6 +205,9 @@ def reference(
         out = total / np.sqrt(np.square(total).mean(-1, keepdims=True) + eps)
     if w is not None:
         out = out * (offset + w)
+    if silu:
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = out / (1 + np.exp(-out))
     return out if residual is None else (out, total)
 
 
@@ -212,6 +218,7 @@ def fallback(
     *,
     eps: float,
     offset: float,
+    silu: bool = False,
 ) -> Any:
     """In float32, rounded once: mx.fast.rms_norm rounds before the weight and knows no offset."""
     total = x if residual is None else x + residual
@@ -219,6 +226,7 @@ def fallback(
     out = wide * mx.rsqrt(wide.square().mean(axis=-1, keepdims=True) + eps)
     if w is not None:
         out = out * (offset + w.astype(wide.dtype))
+    out = out / (1 + mx.exp(-out)) if silu else out
     out = out.astype(x.dtype)
     return out if residual is None else (out, total)
 
@@ -227,7 +235,9 @@ def _wide(dtype: mx.Dtype) -> mx.Dtype:
     return mx.float64 if dtype == mx.float64 else mx.float32
 
 
-def vjp(primals, cotangent, output, *, eps: float, offset: float) -> tuple[mx.array | None, ...]:
+def vjp(
+    primals, cotangent, output, *, eps: float, offset: float, silu: bool = False
+) -> tuple[mx.array | None, ...]:
     """With h the sum, s = 1 / rms and g the cotangent times the weight: s (g - h s^2 mean(g h))."""
     x = primals[0]
     w = primals[1] if len(primals) > 1 else None
@@ -236,6 +246,8 @@ def vjp(primals, cotangent, output, *, eps: float, offset: float) -> tuple[mx.ar
     cotangent = cotangent if residual is None else cotangent[0]
     h, g = total.astype(_wide(x.dtype)), cotangent.astype(_wide(x.dtype))
     scale = mx.rsqrt(h.square().mean(axis=-1, keepdims=True) + eps)
+    if silu:
+        g = g * _silu_slope(h * scale if w is None else h * scale * (offset + w.astype(h.dtype)))
     dw = None
     if w is not None:
         dw = (g * h * scale).reshape(prod(h.shape[:-1]), h.shape[-1]).sum(axis=0).astype(w.dtype)
@@ -245,6 +257,11 @@ def vjp(primals, cotangent, output, *, eps: float, offset: float) -> tuple[mx.ar
     return (dx, dw, dx)[: len(primals)]
 
 
+def _silu_slope(x: mx.array) -> mx.array:
+    sigmoid = 1 / (1 + mx.exp(-x))
+    return sigmoid * (1 + x * (1 - sigmoid))
+
+
 def rms_norm(
     x: mx.array,
     w: mx.array | None = None,
@@ -252,14 +269,16 @@ def rms_norm(
     *,
     eps: float = 1e-6,
     offset: float = 0.0,
+    silu: bool = False,
 ) -> Any:
     """x / sqrt(mean(x^2) + eps) * (offset + w) over the last axis (arXiv:1910.07467).
 
     x [..., n] in float32, float16, bfloat16, or float64 on the CPU; w [n] in any floating dtype,
     or None for no weight (and no offset); offset 1 serves zero-centred weights. Computed in
     float32 and rounded once to x's dtype. With a residual of x's shape and dtype: h = x + residual
-    is rounded, and the result is (the norm of h, h), the second for the next residual. Raises
-    ValueError for shapes that do not fit, TypeError for dtypes.
+    is rounded, and the result is (the norm of h, h), the second for the next residual. With `silu`
+    the norm is times its sigmoid, before it is rounded. Raises ValueError for shapes that do not
+    fit, TypeError for dtypes.
     """
     if not mx.issubdtype(x.dtype, mx.floating):
         raise TypeError(f"rms_norm takes a floating dtype, not {x.dtype}")
@@ -273,7 +292,8 @@ def rms_norm(
         raise TypeError(f"rms_norm: residual is {residual.dtype}, x is {x.dtype}")
     arrays = (x,) if w is None and residual is None else (x, w)
     arrays = arrays if residual is None else (x, w, residual)
-    return KERNEL(*arrays, eps=float(eps), offset=float(offset))
+    keywords = {"silu": True} if silu else {}
+    return KERNEL(*arrays, eps=float(eps), offset=float(offset), **keywords)
 
 
 def cost(
@@ -283,6 +303,7 @@ def cost(
     *,
     eps: float,
     offset: float,
+    silu: bool = False,
 ) -> Cost:
     """Reads each array once, writes each result once; square, sum and scale an element."""
     moved = (2 if residual is None else 4) * x.nbytes + (0 if w is None else w.nbytes)
@@ -296,6 +317,7 @@ def _case(
     residual: bool = False,
     offset: float = 0.0,
     eps: float = 1e-6,
+    silu: bool = False,
     **spec: Any,
 ) -> Case:
     arrays: dict[str, Spec | None] = {"x": Spec(shape, **spec)}
@@ -304,7 +326,8 @@ def _case(
         arrays["w"] = Spec(shape[-1:], dtype) if weight else None
     if residual:
         arrays["residual"] = Spec(shape, layout=spec.get("layout", "contiguous"))
-    return Case(arrays, why, {"eps": eps, "offset": offset})
+    keywords = {"silu": True} if silu else {}
+    return Case(arrays, why, {"eps": eps, "offset": offset, **keywords})
 
 
 CASES = [
@@ -322,6 +345,9 @@ CASES = [
     _case((2, 8200), "read twice, sum, no weight", weight=False, residual=True),
     _case((7, 96), "no weight, Wan2.1's channels", weight=False),
     _case((2, 3, 4, 1024), "pixels of the Wan2.2 decoder", eps=1e-12),
+    _case((2, 3, 5, 96), "its residual blocks: SiLU of the norm", eps=1e-12, silu=True),
+    _case((6, 700), "SiLU of special values, a threadgroup", silu=True, fill="specials"),
+    _case((3, 8300), "SiLU, read twice, with the sum", silu=True, residual=True, weight=False),
     _case((7, 513), "no weight, ragged", weight=False, residual=True),
     _case((5, 1), "one column: the sign, but for eps", scale=1e-3),
     _case((1, 3), "fewer than 8 elements arrive in constant memory", residual=True),

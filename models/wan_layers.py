@@ -117,8 +117,9 @@ class RMSNorm(nn.Module):
         """gamma, which files have as [C, 1, 1, 1] or [C, 1, 1]."""
         return weight.reshape(-1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.gamma, self.eps)
+    def forward(self, x: Tensor, silu: bool = False) -> Tensor:
+        """The norm, or SiLU of it without a pass of its own."""
+        return ops.rms_norm(x, self.gamma, eps=self.eps, silu=silu)
 
 
 class ResidualBlock(nn.Module):
@@ -135,8 +136,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, frames: Frames) -> Tensor:
         beside = x if self.conv_shortcut is None else self.conv_shortcut(x)
-        x = self.conv1.step(F.silu(self.norm1(x)), frames)
-        return self.conv2.step(F.silu(self.norm2(x)), frames) + beside
+        x = self.conv1.step(self.norm1(x, silu=True), frames)
+        return self.conv2.step(self.norm2(x, silu=True), frames) + beside
 
 
 class PointwiseConv(nn.Linear):
@@ -337,7 +338,7 @@ class Encoder(nn.Module):
         for block in self.down_blocks:
             x = block(x, frames)
         x = self.mid_block(x, frames)
-        return self.conv_out.step(F.silu(self.norm_out(x)), frames)
+        return self.conv_out.step(self.norm_out(x, silu=True), frames)
 
 
 class Decoder(nn.Module):
@@ -368,7 +369,7 @@ class Decoder(nn.Module):
         x = self.mid_block(self.conv_in.step(x, frames), frames)
         for block in self.up_blocks:
             x = block(x, frames, first)
-        return self.conv_out.step(F.silu(self.norm_out(x)), frames)
+        return self.conv_out.step(self.norm_out(x, silu=True), frames)
 
 
 def patchify(x: Tensor, size: int) -> Tensor:

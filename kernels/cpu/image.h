@@ -100,15 +100,21 @@ class Image {
     return ((d * p_.in[1] + h) * p_.in[2] + w) * p_.channels;
   }
 
+  // Frames of the cache are inside.
   bool is_inside(const int64_t* at) const {
-    int64_t first[3] = {first_tap_, 0, 0};
+    int64_t first[3] = {first_tap_, 0, 0}, least[3] = {-p_.cached, 0, 0};
     int64_t last[3] = {last_tap_ - 1, p_.kernel[1] - 1, p_.kernel[2] - 1};
     bool inside = !p_.upsample;
     for (int i = 0; i < 3; ++i) {
-      inside = inside && at[i] + first[i] * p_.dilation[i] >= 0 &&
+      inside = inside && at[i] + first[i] * p_.dilation[i] >= least[i] &&
                at[i] + last[i] * p_.dilation[i] < p_.in[i];
     }
     return inside;
+  }
+
+  // A group's first value in a frame of x or of the cache.
+  const T* start(const void* array, int64_t frame) const {
+    return static_cast<const T*>(array) + offset(frame, 0, 0) + group_ * channels_;
   }
 
   const T* meet(int64_t batch, const int64_t* origin, const Piece& piece, T* edge) const;
@@ -129,10 +135,12 @@ void Image<T>::meet_all(const Pixel& pixel, const Piece* pieces, int count, cons
     at[i] = pixel.at[i] * p_.stride[i] - p_.before[i];
   }
   if (is_inside(at)) {
-    const T* start = static_cast<const T*>(p_.x) + group_ * channels_;
-    int64_t first = pixel.batch * offset(p_.in[0], 0, 0) + offset(at[0], at[1], at[2]);
+    int64_t first = offset(at[0], at[1], at[2]);
+    const T* x = start(p_.x, pixel.batch * p_.in[0]);
+    const T* cache = p_.cached ? start(p_.cache, (pixel.batch + 1) * p_.cached) : x;
     for (int i = 0; i < count; ++i) {
-      f(i, start + (first + pieces[i].offset));
+      bool before = at[0] + pieces[i].tap[0] * p_.dilation[0] < 0;
+      f(i, (before ? cache : x) + (first + pieces[i].offset));
     }
     return;
   }

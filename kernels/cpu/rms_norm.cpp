@@ -1,7 +1,7 @@
 // Root mean square norm of rows, perhaps of a sum with a residual; statistics in float32.
 #include "rms_norm.h"
 
-#include "simd.h"
+#include "functions.h"
 
 namespace torchmlx::ISA {
 namespace {
@@ -40,16 +40,17 @@ float mean_square(const T* x, int64_t n) {
 }
 
 template <class T>
-void scale(const T* x, const float* weight, float factor, T* out, int64_t n) {
-  for (int64_t i = 0; i < n; i += W) {
-    int64_t left = n - i;
-    if (left >= W) {
-      vf value = load(x + i) * factor;
-      store(out + i, weight ? value * load(weight + i) : value);
-    } else {
-      vf value = load(x + i, left) * factor;
-      store(out + i, weight ? value * load(weight + i, left) : value, left);
+void scale(const RmsNorm& p, const T* x, const float* weight, float factor, T* out) {
+  for (int64_t i = 0; i < p.n; i += W) {
+    int64_t count = min(W, p.n - i);
+    vf value = (count == W ? load(x + i) : load(x + i, count)) * factor;
+    if (weight) {
+      value = value * (count == W ? load(weight + i) : load(weight + i, count));
     }
+    if (p.silu) {
+      value = value / (exponential(-value) + 1.0f);
+    }
+    count == W ? store(out + i, value) : store(out + i, value, count);
   }
 }
 
@@ -81,7 +82,7 @@ void all_rows(const RmsNorm& p) {
         x = total;
       }
       float factor = 1.0f / __builtin_sqrtf(mean_square(x, p.n) + p.eps);
-      scale(x, weight, factor, static_cast<T*>(p.out) + at, p.n);
+      scale(p, x, weight, factor, static_cast<T*>(p.out) + at);
     }
   });
 }

@@ -5,7 +5,7 @@
 namespace torchmlx {
 
 // out = h / sqrt(mean(h^2) + eps) * (offset + weight) for rows of n, contiguous. h is x, or with a
-// residual total = x + residual, rounded.
+// residual total = x + residual, rounded. With `silu` the result is times its sigmoid.
 struct RmsNorm {
   Type type, weight_type;
   const void* x;
@@ -15,6 +15,7 @@ struct RmsNorm {
   void* total;
   int64_t rows, n;
   float eps, offset;
+  bool silu;
 };
 
 KERNEL(rms_norm, RmsNorm)

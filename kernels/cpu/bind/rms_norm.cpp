@@ -10,8 +10,8 @@ namespace {
 // residual, the sum.
 class RmsNormNode : public Native {
  public:
-  RmsNormNode(bool weighted, bool summed, float eps, float offset)
-      : weighted_(weighted), summed_(summed), eps_(eps), offset_(offset) {}
+  RmsNormNode(bool weighted, bool summed, float eps, float offset, bool silu)
+      : weighted_(weighted), summed_(summed), eps_(eps), offset_(offset), silu_(silu) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     std::vector<mx::array> in;
@@ -35,6 +35,7 @@ class RmsNormNode : public Native {
         .n = n,
         .eps = eps_,
         .offset = offset_,
+        .silu = silu_,
     };
     dispatch([problem] { kernels::rms_norm(problem); });
   }
@@ -43,7 +44,7 @@ class RmsNormNode : public Native {
   bool is_equivalent(const mx::Primitive& other) const override {
     auto& that = static_cast<const RmsNormNode&>(other);
     return weighted_ == that.weighted_ && summed_ == that.summed_ && eps_ == that.eps_ &&
-           offset_ == that.offset_;
+           offset_ == that.offset_ && silu_ == that.silu_;
   }
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>& inputs) override {
     return std::vector<mx::Shape>(summed_ ? 2 : 1, inputs[0].shape());
@@ -52,12 +53,13 @@ class RmsNormNode : public Native {
  private:
   bool weighted_, summed_;
   float eps_, offset_;
+  bool silu_;
 };
 
 std::optional<std::vector<mx::array>> rms_norm(const mx::array& x,
                                                const std::optional<mx::array>& weight,
                                                const std::optional<mx::array>& residual, float eps,
-                                               float offset) {
+                                               float offset, bool silu) {
   if (!type_of(x) || (weight && !type_of(*weight))) {
     return std::nullopt;
   }
@@ -69,7 +71,7 @@ std::optional<std::vector<mx::array>> rms_norm(const mx::array& x,
     inputs.push_back(*residual);
   }
   auto primitive = std::make_shared<RmsNormNode>(weight.has_value(), residual.has_value(), eps,
-                                                 offset);
+                                                 offset, silu);
   size_t count = residual ? 2 : 1;
   return mx::array::make_arrays(std::vector<mx::Shape>(count, x.shape()),
                                 std::vector<mx::Dtype>(count, x.dtype()), primitive, inputs);
@@ -79,7 +81,8 @@ std::optional<std::vector<mx::array>> rms_norm(const mx::array& x,
 
 BIND(m) {
   m.def("rms_norm", returning(rms_norm), "x"_a, "w"_a.none() = nb::none(),
-        "residual"_a.none() = nb::none(), nb::kw_only(), "eps"_a, "offset"_a);
+        "residual"_a.none() = nb::none(), nb::kw_only(), "eps"_a, "offset"_a,
+        "silu"_a = false);
 }
 
 }  // namespace torchmlx
