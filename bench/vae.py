@@ -5,31 +5,28 @@ that ours is faster. wan22-mini is trained and small, Wan2.2 has its real sizes 
 """
 
 import os
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's idle threads would take our cores
 
-import diffusers  # noqa: E402
 import mlx.core as mx  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from diffusers.models.autoencoders import autoencoder_kl_wan as diffusers_wan  # noqa: E402
 
 import torchmlx  # noqa: E402
 from torchmlx.kernels import native  # noqa: E402
 from torchmlx.models.autoencoder_kl_wan import AutoencoderKLWan, Config  # noqa: E402
 
-MINI = Path(os.environ.get("VAE_MINI","/work/shared/assets/wan22-mini"))
-# models.md 3.1: TI2V-5B's.
-WAN22 = {
-    "base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "is_residual": True, "in_channels": 12,
-    "out_channels": 12, "patch_size": 2, "scale_factor_spatial": 16,
-}  # fmt: skip
-SIZE = 256  # pixels
-# Latent frames, turns; a tile of the real one takes seconds.
+from .vae_model import WAN22  # noqa: E402
+
+ROOT = Path(__file__).parent.parent
+SHARED = Path(os.environ.get("TORCHMLX_SHARED", ROOT / "shared"))
+SIZE = 256  # pixels: one tile
+# Latent frames and turns: a frame of the real one takes seconds.
 RUNS = {"wan22-mini": (3, 5), "Wan2.2": (1, 3)}
 
 
@@ -44,80 +41,72 @@ def main() -> None:
             measure(name, dtype, theirs().to(getattr(torch, dtype)).eval())
 
 
-def measure(name: str, dtype: str, theirs: torch.nn.Module) -> None:
-    """Time both by turns, and how alike they are on -1..1."""
+def measure(name: str, dtype: str, theirs: Any) -> None:
+    """Time both by turns, and say how alike they are on -1..1."""
     ours = like(theirs)
     frames, turns = RUNS[name]
-    scale, channels = theirs.config["scale_factor_spatial"], theirs.config["z_dim"]
-    shape = (1, channels, frames, SIZE // scale, SIZE // scale)
+    side = SIZE // theirs.config["scale_factor_spatial"]
+    shape = (1, theirs.config["z_dim"], frames, side, side)
     z = np.random.default_rng(0).standard_normal(shape, np.float32)
-    a = torchmlx.tensor(z).to(getattr(torchmlx, dtype))
-    b = torch.tensor(z).to(getattr(torch, dtype))
+    z_ours = torchmlx.tensor(z).to(getattr(torchmlx, dtype))
+    z_theirs = torch.tensor(z).to(getattr(torch, dtype))
 
     def decode_ours() -> np.ndarray:
-        sample = ours.decode(a).sample
-        mx.eval(sample.mx)
-        return sample.float().numpy()
+        return ours.decode(z_ours).sample.float().numpy()
 
     @torch.inference_mode()
     def decode_theirs() -> np.ndarray:
-        return theirs.decode(b).sample.float().numpy()
+        return theirs.decode(z_theirs).sample.float().numpy()
 
-    sides = {"ours": decode_ours, "diffusers": decode_theirs}
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    found = {}
-    for _ in range(turns + (name == "wan22-mini")):
-        for side, decode in sides.items():
+    seconds: tuple[list[float], ...] = ([], [])
+    videos: list[Any] = [None, None]
+    for _ in range(turns):
+        for i, decode in enumerate((decode_ours, decode_theirs)):
             start = time.perf_counter()
-            found[side] = decode()
-            times[side].append(time.perf_counter() - start)
-    ours_s, theirs_s = (median(times[side][-turns:]) for side in sides)
-    noise = float(((found["ours"] - found["diffusers"]) ** 2).mean())
+            videos[i] = decode()
+            seconds[i].append(time.perf_counter() - start)
+    mine, other = (median(each) for each in seconds)
+    psnr = 10 * np.log10(4 / float(((videos[0] - videos[1]) ** 2).mean()))
     print(
-        f"{name + ', ' + dtype:24}{found['ours'].shape[2]:8}{ours_s:8.2f} s{theirs_s:10.2f} s"
-        f"{theirs_s / ours_s:7.2f}x{10 * np.log10(4 / noise):7.1f} dB",
+        f"{name + ', ' + dtype:24}{videos[0].shape[2]:8}{mine:8.2f} s{other:10.2f} s"
+        f"{other / mine:7.2f}x{psnr:7.1f} dB",
         flush=True,
     )
 
 
-def mini() -> torch.nn.Module:
+def mini() -> Any:
     """The trained one, of the folder shared/."""
-    return diffusers.AutoencoderKLWan.from_pretrained(MINI)
+    return diffusers_wan.AutoencoderKLWan.from_pretrained(SHARED / "assets/wan22-mini")
 
 
-def wan22() -> torch.nn.Module:
-    """Wan2.2's decoder; its encoder stays without numbers."""
+def wan22() -> Any:
+    """Wan2.2's decoder; there is no encoder."""
     with torch.device("meta"):
-        model = diffusers.AutoencoderKLWan(**WAN22)
+        model: Any = diffusers_wan.AutoencoderKLWan(**WAN22)
     model.encoder = model.quant_conv = torch.nn.Identity()
-    model = model.to_empty(device="cpu")
+    model = model.to_empty(device="cpu").requires_grad_(False)
     torch.manual_seed(0)
     for name, parameter in model.named_parameters():
-        fan_in = parameter[0].numel()
-        with torch.no_grad():
-            parameter.uniform_(-1, 1).mul_(0.2 if name.endswith("bias") else fan_in**-0.5)
-            if "gamma" in name:
-                parameter.fill_(1)
+        if "gamma" in name:
+            parameter.fill_(1)
+        else:
+            parameter.uniform_(-1, 1).mul_(parameter[0].numel() ** -0.5)
     return model
 
 
-def like(theirs: torch.nn.Module) -> AutoencoderKLWan:
-    """Ours with the same weights; an encoder that it lacks stays without numbers."""
-    config = Config.from_dict(dict(theirs.config))
+def like(theirs: Any) -> AutoencoderKLWan:
+    """Ours with the same weights; what they lack stays without numbers."""
     with torchmlx.device("meta"):
-        ours = AutoencoderKLWan(config)
-    state = dict(theirs.named_parameters())
-    for name, _ in list(ours.named_parameters()):
-        if name not in state:
-            continue
+        ours = AutoencoderKLWan(Config.from_dict(dict(theirs.config)))
+    dtype = getattr(torchmlx, str(theirs.dtype).removeprefix("torch."))
+    for name, weight in theirs.named_parameters():
         owner, _, leaf = name.rpartition(".")
-        module = ours.get_submodule(owner)
-        weight = state[name].detach()
-        tensor = torchmlx.tensor(weight.float().numpy()).to(getattr(torchmlx, str(weight.dtype)[6:]))
-        pack = getattr(module, "packed", None)
-        tensor = pack(tensor) if pack and tensor.ndim > 1 else tensor
-        setattr(module, leaf, torchmlx.nn.Parameter(tensor, requires_grad=False))
+        module: Any = ours.get_submodule(owner)
+        tensor = torchmlx.tensor(weight.detach().float().numpy()).to(dtype)
+        tensor = module.packed(tensor) if tensor.ndim > 1 else tensor
         mx.eval(tensor.mx)
+        setattr(module, leaf, torchmlx.nn.Parameter(tensor, requires_grad=False))
+    mx.clear_cache()
     return ours
 
 
