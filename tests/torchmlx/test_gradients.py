@@ -42,7 +42,8 @@ LEFT_OUT = {
     "nn.functional.triplet_margin_with_distance_loss",
 }  # fmt: skip
 # The second gradient is a small difference of large numbers.
-LEFT_OUT_TWICE = {"logcumsumexp"}
+# rrelu's gradient does not depend on its input, of which torch says zero and we nothing.
+LEFT_OUT_TWICE = {"logcumsumexp", "nn.functional.rrelu"}
 
 
 def _key(op) -> str:

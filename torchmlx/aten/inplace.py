@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from ..core import dtype as dtypes
+from ..core import modes
 from ..core.op import TABLE, composite
 from ..core.tape import set_history
 from ..core.tensor import Tensor, check_leaf_write, from_array
@@ -24,7 +25,8 @@ def _becomes_view(name: str) -> None:
         check_leaf_write(self)
         seen = TABLE[name].call(self, *args, **kwargs)
         self._adopt(seen)
-        if seen.requires_grad:
+        self._cell.version += 1
+        if modes.grad_enabled() and seen.requires_grad:
             set_history(self, seen._node, seen._index)
         return self
 

@@ -11,14 +11,36 @@ import math
 import mlx.core as mx
 
 from ..core.op import TABLE
-from ..core.record import LINEAR, NAMES, derivative
+from ..core.record import NAMES, READS, derivative, reads
+from ..core.tape import Like
 from ..kernels.softmax import vjp as _softmax_vjp
 
-LINEAR.update((
-    "_concat", "_masked_fill", "_to_copy", "clone", "cumsum", "flip", "gather", "index",
-    "index_add", "index_copy", "index_fill", "index_put", "index_select", "mean", "nansum",
-    "repeat", "reshape", "roll", "scatter", "scatter_add", "sum", "take", "tril", "triu", "where",
-))  # fmt: skip
+# Linear in their floating point tensors, or flat: of those the gradient reads only the shapes.
+READS.update(dict.fromkeys((
+    "_concat", "_im2col", "_resize", "ceil", "floor", "frac", "round", "sign", "trunc",
+    "_masked_fill", "_to_copy", "clone", "cumsum", "flip", "gather", "index",
+    "index_add", "index_copy", "index_fill", "index_put", "index_select", "mean",
+    "repeat", "reshape", "roll", "scatter", "scatter_add", "sum", "take", "tril", "triu", "_select",
+), reads("")))  # fmt: skip
+# Linear in one tensor and in another: each one's gradient reads the other.
+READS.update({
+    "_addcdiv": reads("tensor1:tensor2 tensor2"),
+    "_lerp": reads("input:weight end:weight weight"),
+    "_normalised_by": reads("input mean variance weight"),
+    "addbmm": reads("batch1:batch2 batch2:batch1"),
+    "addcmul": reads("tensor1:tensor2 tensor2:tensor1"),
+    "addmm": reads("mat1:mat2 mat2:mat1"),
+    "addmv": reads("mat:vec vec:mat"),
+    "baddbmm": reads("batch1:batch2 batch2:batch1"),
+    "bmm": reads("input:mat2 mat2:input"),
+    "linear": reads("input:weight weight:input"),
+    "matmul": reads("input:other other:input"),
+    "outer": reads("input:vec2 vec2:input"),
+    **{
+        f"{name}{n}d": reads("input:weight weight:input")
+        for name in ("conv", "conv_transpose") for n in (1, 2, 3)
+    },
+})  # fmt: skip
 
 
 @derivative("add")
@@ -31,9 +53,19 @@ def sub(g, input, other, alpha=1):
     return g, -g if alpha == 1 else g * -alpha
 
 
-@derivative("mul", saves="input other")
+@derivative("mul", saves="input:other other:input")
 def mul(g, input, other):
-    return g * _conj(other), g * _conj(input)
+    return _times(g, other), _times(g, input)
+
+
+def _times(g, x):
+    return None if type(x) is Like else g * _conj(x)
+
+
+@derivative("true_divide", saves="input:other other")
+def true_divide(g, input, other):
+    slope = g / _conj(other)
+    return slope, None if type(input) is Like else -slope * _conj(input / other)
 
 
 @derivative("neg")
@@ -126,13 +158,39 @@ def div_rounded(g, input, other, rounding_mode):
     return zero, zero
 
 
-@derivative("remainder", saves="input other")
+def _by_result(*names: str):
+    """Register g * slope(result), computed in float32 for halves."""
+
+    def register(slope):
+        @derivative(*names, saves="result")
+        def rule(g, input, *, result):
+            if result.dtype in (mx.float16, mx.bfloat16):
+                g, result = g.astype(mx.float32), result.astype(mx.float32)
+            return g * _conj(slope(result))
+
+        return slope
+
+    return register
+
+
+_by_result("expm1")(lambda y: y + 1)
+_by_result("sqrt")(lambda y: 0.5 / y)
+_by_result("rsqrt")(lambda y: -0.5 * y * y * y)
+_by_result("reciprocal")(lambda y: -y * y)
+_by_result("tanh")(lambda y: 1 - y * y)
+_by_result("sigmoid")(lambda y: y * (1 - y))
+_by_result("tan")(lambda y: 1 + y * y)
+
+
+@derivative("remainder", saves="input:other other:other")
 def remainder(g, input, other):
-    return g, -g * mx.floor(input / other)
+    return g, None if type(input) is Like else -g * mx.floor(input / other)
 
 
-@derivative("fmod", saves="input other")
+@derivative("fmod", saves="input:other other:other")
 def fmod(g, input, other):
+    if type(input) is Like:
+        return g, None
     quotient = input / other
     return g, -g * mx.where(quotient < 0, mx.ceil(quotient), mx.floor(quotient))
 
@@ -184,5 +242,5 @@ NAMES.update({
     "_sub": "SubBackward0", "true_divide": "DivBackward0", "div": "DivBackward0",
     "linear": "AddmmBackward0", "_rows": "EmbeddingBackward0", "matmul": "MmBackward0",
     "_concat": "CatBackward0", "_mse_loss": "MseLossBackward0",
-    "_attend": "ScaledDotProductAttentionBackward0",
+    "_select": "WhereBackward0", "_attend": "ScaledDotProductAttentionBackward0",
 })  # fmt: skip

@@ -14,7 +14,7 @@ from ..core import device as devices
 from ..core import modes
 from ..core.op import TABLE
 from ..core.record import differentiable, restored
-from ..core.tape import AccumulateGrad, Edge, Like, Node, edge_of
+from ..core.tape import CANNOT_RETAIN, AccumulateGrad, Edge, Like, Node, edge_of, retain_grad
 from ..core.tensor import Tensor, from_array
 
 
@@ -116,7 +116,7 @@ class _Pass:
     def arrive(self, node: AccumulateGrad, gradient: Gradient) -> None:
         """A leaf's gradient: through its hooks, then to who asked for it or into .grad."""
         leaf = node.variable
-        if leaf is None:
+        if leaf is None or not leaf._requires_grad:
             return
         for hook in tuple((leaf._hooks or {}).values()):
             changed = hook(self.tensor(gradient))
@@ -264,6 +264,8 @@ def backward(
     wanted = None
     if inputs is not None:
         inputs = _sequence(inputs)
+        if not all(x.requires_grad for x in inputs):
+            raise RuntimeError(CANNOT_RETAIN)
         wanted = {edge_of(x): None for x in inputs}
     with modes.set_grad_enabled(create_graph):
         work = _Pass(roots, keep, create_graph, wanted)
@@ -271,6 +273,7 @@ def backward(
         for x in inputs or ():
             if wanted[edge_of(x)] is not None:  # type: ignore[index]
                 work.accumulate(x, wanted[edge_of(x)])  # type: ignore[index]
+            retain_grad(x)
 
 
 def grad(

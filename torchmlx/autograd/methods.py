@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-
+from ..core import tape
 from ..core.op import composite
 from ..core.tape import AccumulateGrad, Removable, hooks_of
 from ..core.tensor import Tensor
@@ -51,10 +50,7 @@ def register_post_accumulate_grad_hook(self, hook):
 @composite(at=method)
 def retain_grad(self):
     """Let a tensor that is no leaf keep its gradient in .grad. Tensor.retain_grad."""
-    if not self.requires_grad:
-        raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
-    if self._node is not None:
-        hooks_of(self._node).retain[self._index] = weakref.ref(self)
+    tape.retain_grad(self)
 
 
 @composite(at=method)

@@ -57,9 +57,13 @@ class Cell:
         except KeyError:
             raise AttributeError(name) from None
 
-    def write(self, array: mx.array) -> None:
-        """Replace the contents; views drop their cached arrays, so that MLX can reuse memory."""
-        self.version += 1
+    def write(self, array: mx.array, silent: bool = False) -> None:
+        """Replace the contents; views drop their cached arrays, so that MLX can reuse memory.
+
+        silent: the version stays, and what is saved for a backward pass is not missed.
+        """
+        if not silent:
+            self.version += 1
         self.forget()
         self.array = array
 

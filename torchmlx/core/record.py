@@ -16,33 +16,53 @@ from . import modes
 from .tape import Edge, Like, Node, Saved, edge_of, node_class, set_history
 from .tensor import Tensor, from_array, from_cell
 
+# An argument that a gradient reads, and whose gradients those are (None: everyone's).
+Reads = dict[str, frozenset[str] | None]
+
 
 class Derivative(NamedTuple):
     """A gradient written by hand: function(cotangent, *the operation's arguments) -> gradients in
-    the order of its parameters. `saves` names the arguments (or "result") that it reads; of the
+    the order of its parameters. `saves` tells the arguments (or "result") that it reads; of the
     others it gets shape and dtype.
     """
 
     function: Callable
-    saves: frozenset[str]
+    saves: Reads
 
 
 DERIVATIVES: dict[str, Derivative] = {}
-# Linear in their floating point tensors: of those the gradient reads only the shapes.
-LINEAR: set[str] = set()
+# What MLX's own gradient of an operation reads of the floating point tensors, where not all.
+READS: dict[str, Reads] = {}
 # torch's names where they are not the operation's own in capitals.
 NAMES: dict[str, str] = {}
 
 
+def reads(text: str) -> Reads:
+    """ "a b:c" as a table: everyone's gradient reads a, and c's reads b; "b:c,d" that d's does too.
+
+    Saving no more than that, as torch does, lets scripts overwrite the rest.
+    """
+    words = (word.partition(":") for word in text.split())
+    return {name: frozenset(of.split(",")) if colon else None for name, colon, of in words}
+
+
 def derivative(*names: str, saves: str = ""):
-    """Register the gradient of the operations `names`."""
+    """Register the gradient of the operations `names`; `saves` is what `reads` reads."""
 
     def register(function):
         for name in names:
-            DERIVATIVES[name] = Derivative(function, frozenset(saves.split()))
+            DERIVATIVES[name] = Derivative(function, reads(saves))
         return function
 
     return register
+
+
+def _read_by(saves: Reads, key: str, wanted: Sequence[str]) -> bool:
+    """Whether the gradient of one of `wanted` reads the argument `key`."""
+    if key not in saves:
+        return False
+    readers = saves[key]
+    return readers is None or not readers.isdisjoint(wanted)
 
 
 def node_name(name: str) -> str:
@@ -162,11 +182,16 @@ class Call:
                 f"the derivative for '{self.name}' is not implemented."
             ) from error
 
+    def keys(self) -> list[str]:
+        """The parameters that the tensors were passed for."""
+        parameters = _parameters(self.function)
+        return [parameters[p[0]] if isinstance(p[0], int) else p[0] for p in self.paths]
+
     def by_hand(self, rule: Derivative, likes: list[Like]):
         """`pull` for a derivative written by hand; its values are those it saves."""
-        parameters = _parameters(self.function)
-        keys = [parameters[p[0]] if isinstance(p[0], int) else p[0] for p in self.paths]
-        saved = [i for i, k in enumerate(keys) if k in rule.saves]
+        parameters, keys = _parameters(self.function), self.keys()
+        wanted = [keys[i] for i in self.wants]
+        saved = [i for i, k in enumerate(keys) if _read_by(rule.saves, k, wanted)]
         with_result = "result" in rule.saves
 
         def pull(values, cotangents):
@@ -229,8 +254,13 @@ def record(function, name: str, given, arrays, back, result) -> None:
     with_result = False
     if rule is not None:
         pull, saved, with_result = call.by_hand(rule, likes)
-    elif name in LINEAR:
-        saved = [i for i, t in enumerate(tensors) if t.dtype.category < 2]
+    elif (saves := READS.get(name)) is not None:
+        keys = call.keys()
+        wanted = [keys[i] for i in wants]
+        saved = [
+            i for i, t in enumerate(tensors)
+            if t.dtype.category < 2 or _read_by(saves, keys[i], wanted)
+        ]  # fmt: skip
         pull = _of_shapes(call, likes, saved)
     node = node_class(node_name(name))(
         [edges[i] for i in wants],
@@ -255,22 +285,27 @@ def record_plain(function, name: str, args, arrays, result: Tensor) -> None:
     if rule is None:
         record(function, name, (args, {}), (list(arrays), {}), None, result)
         return
-    edges, inputs, wants, saves, given = [], [], [], [], list(arrays)
+    edges, inputs, wants, wanted, read, given = [], [], [], [], [], list(arrays)
     parameters = _parameters(function)
     for i, t in enumerate(args):
         if not isinstance(t, Tensor):
             continue
-        x = arrays[i]
+        x, key = arrays[i], parameters[i]
         given[i] = like = Like(x.shape, x.dtype)
         edge = edge_of(t)
         if edge.node is not None:
             edges.append(edge)
             inputs.append(like)
             wants.append(i)
-        if parameters[i] in rule.saves:
-            saves.append((i, Saved(t, edge)))
-    places = [i for i, _ in saves]
-    kept = [s for _, s in saves]
+            wanted.append(key)
+        if key in rule.saves:
+            read.append((i, t, edge))
+    places, kept = [], []
+    for i, t, edge in read:
+        readers = rule.saves[parameters[i]]
+        if readers is None or not readers.isdisjoint(wanted):
+            places.append(i)
+            kept.append(Saved(t, edge))
     with_result = "result" in rule.saves
 
     def pull(values, cotangents):
@@ -280,7 +315,7 @@ def record_plain(function, name: str, args, arrays, result: Tensor) -> None:
         found = rule.function(cotangents[0], *given, **extra)
         for i in places:
             given[i] = None
-        return [found[i] for i in wants] if isinstance(found, tuple) else [found]
+        return [found[i] for i in wants] if isinstance(found, tuple) else [found][: len(wants)]
 
     cls = _NODES.get(name)
     if cls is None:

@@ -54,6 +54,7 @@ class Edge(NamedTuple):
 
 
 NOWHERE = Edge(None, 0)
+NOTHING = object()  # in place of the accumulator of a view taken in no_grad mode
 
 
 class Node:
@@ -208,35 +209,37 @@ class Saved:
     """An array that a gradient will read: the cell and its version, not the array."""
 
     __slots__ = ("cell", "steps", "version", "edge", "output", "dtype", "packed", "unpack", "name")
+    cell: Any  # the Cell, or a weak reference where the hooks keep the value
 
     def __init__(self, tensor, edge: Edge = NOWHERE, output: int | None = None):
         """`output`: the number of the node's own output that this is."""
         self.edge, self.output, self.dtype = edge, output, tensor.dtype
         self.unpack = None
+        self.cell, self.steps = tensor._cell, tensor._steps
+        self.version = self.cell.version
         if local.hooks:
+            self.cell = weakref.ref(self.cell)  # only to see writes: the hooks have the value
             pack, self.unpack = local.hooks[-1]
             with modes.no_grad():
                 self.packed = pack(tensor.detach() if tensor.requires_grad else tensor)
-            return
-        self.cell, self.steps = tensor._cell, tensor._steps
-        self.version = self.cell.version
 
     def array(self, node: Node) -> mx.array:
         """The value, or torch's error where the tensor was written since."""
-        if self.unpack is not None:
-            with modes.no_grad():
-                return self.unpack(self.packed)._read()
-        if self.cell.version != self.version:
+        cell: Any = self.cell if self.unpack is None else self.cell()
+        if cell is not None and cell.version != self.version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
                 f"inplace operation: [torch.{self.dtype.torch_name}Tensor "
-                f"{list(views.read(self.cell.array, self.steps).shape)}], which is read by "
-                f"{type(node).__name__}, is at version {self.cell.version}; expected version "
+                f"{list(views.read(cell.array, self.steps).shape)}], which is read by "
+                f"{type(node).__name__}, is at version {cell.version}; expected version "
                 f"{self.version} instead. Hint: enable anomaly detection to find the operation "
                 "that failed to compute its gradient, with "
                 "torch.autograd.set_detect_anomaly(True)."
             )
-        return views.read(self.cell.array, self.steps) if self.steps else self.cell.array
+        if self.unpack is not None:
+            with modes.no_grad():
+                return self.unpack(self.packed)._read()
+        return views.read(cell.array, self.steps) if self.steps else cell.array
 
     def history(self, node: Node) -> Edge:
         """Where the gradient of this value goes, for a backward pass that is itself recorded."""
@@ -276,6 +279,8 @@ def edge_of(tensor) -> Edge:
     if node is not None:
         return Edge(node, tensor._index)
     node = tensor._accumulator
+    if node is NOTHING:
+        return NOWHERE
     if node is None:
         node = tensor._accumulator = AccumulateGrad(tensor)
     return Edge(node, 0)
@@ -295,6 +300,17 @@ def node_class(name: str) -> type[Node]:
 def set_history(tensor, node: Node, index: int = 0) -> None:
     """The tensor is output `index` of `node`."""
     tensor._node, tensor._index, tensor._requires_grad = node, index, True
+
+
+CANNOT_RETAIN = "can't retain_grad on Tensor that has requires_grad=False"
+
+
+def retain_grad(tensor) -> None:
+    """Let a tensor that is no leaf keep its gradient in .grad."""
+    if not tensor.requires_grad:
+        raise RuntimeError(CANNOT_RETAIN)
+    if tensor._node is not None:
+        hooks_of(tensor._node).retain[tensor._index] = weakref.ref(tensor)
 
 
 # ---- views and writes
@@ -383,11 +399,19 @@ def rebase(target, source, fresh: bool) -> None:
         else:
             like = _like(target)
             before = like if source is None else _like(source)
-            cls = node_class("CopyBackwards")
-            node = cls((edge,), (before,), (like,), target.device, lambda values, g: g)
+            edges = (edge, edge_of(target))
+            node = node_class("CopyBackwards")(
+                edges, (before, like), (like,), target.device, _overwritten
+            )
             set_history(target, node)
         return
     set_history(root, _copy_slices(root, target, source, edge))
+
+
+def _overwritten(values, cotangents):
+    """What was written gets the gradient, what was there before gets zeros, as in torch."""
+    (g,) = cotangents
+    return [g, mx.zeros_like(g)]
 
 
 def _copy_slices(root, target, source, edge: Edge) -> Node:

@@ -33,6 +33,7 @@ class Tensor:
     _offset: int = 0
     _cached: mx.array | None = None
     _cached_version: int = 0
+    _silent: bool = False  # writes through `.data` are none of autograd's business
     dtype: dtype
     device: device
     grad: Tensor | None = None
@@ -127,8 +128,12 @@ class Tensor:
 
     @property
     def data(self) -> Tensor:
-        """The same storage without autograd; assigning rebinds this tensor to another's storage."""
-        return alias(self)
+        """The same storage without autograd, which does not notice writes through it either;
+        assigning rebinds this tensor to another's storage.
+        """
+        new = alias(self)
+        new._silent = True
+        return new
 
     @data.setter
     def data(self, other: Tensor) -> None:
@@ -197,7 +202,7 @@ class Tensor:
                 new = views.write(cell.array, steps, new) if steps else new
         elif steps:
             new = views.write(cell.array, steps, new)
-        cell.write(new)
+        cell.write(new, self._silent)
 
     def _adopt(self, other: Tensor) -> None:
         """Become another handle on `other`'s storage (set_data)."""
@@ -218,8 +223,13 @@ class Tensor:
         new._offset = self._offset if offset is None else offset
         new.dtype = dtype or self.dtype
         new.device = self.device
+        if self._silent:
+            new._silent = True
         if modes.grad_enabled():
             tape.record_view(self, new, step)
+        elif self.requires_grad and new.dtype.category >= dtypes.FLOAT:
+            # As torch 2.13 has it: the view says that it requires grad, and nothing gathers there.
+            new._requires_grad, new._accumulator = True, tape.NOTHING
         return new
 
     def _host(self) -> mx.array:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-# kind -> (to (children, context), from (children, context))
-_KINDS: dict[type, tuple[Callable, Callable]] = {}
+# kind -> (to (children, context), from (children, context), to (pairs of key and child, context))
+_KINDS: dict[type, tuple[Callable, Callable, Callable | None]] = {}
 _Named = type("namedtuple", (), {})  # all namedtuples share one entry
 
 
@@ -30,6 +30,45 @@ class TreeSpec:
         return self.type is None
 
 
+@dataclass(frozen=True)
+class SequenceKey:
+    """Where a child of a sequence is. torch.utils._pytree.SequenceKey."""
+
+    idx: int
+
+    def __str__(self) -> str:
+        return f"[{self.idx!r}]"
+
+    def get(self, tree: Any) -> Any:
+        return tree[self.idx]
+
+
+@dataclass(frozen=True)
+class MappingKey:
+    """Where a child of a mapping is. torch.utils._pytree.MappingKey."""
+
+    key: Any
+
+    def __str__(self) -> str:
+        return f"[{self.key!r}]"
+
+    def get(self, tree: Any) -> Any:
+        return tree[self.key]
+
+
+@dataclass(frozen=True)
+class GetAttrKey:
+    """Where a child that is an attribute is. torch.utils._pytree.GetAttrKey."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f".{self.name}"
+
+    def get(self, tree: Any) -> Any:
+        return getattr(tree, self.name)
+
+
 class LeafSpec(TreeSpec):
     """The description of a leaf."""
 
@@ -37,31 +76,73 @@ class LeafSpec(TreeSpec):
         super().__init__(None, None)
 
 
-def register_pytree_node(cls: type, flatten_fn: Callable, unflatten_fn: Callable, **_: Any) -> None:
-    """Let `cls` be a container: flatten_fn(x) -> (children, context), unflatten_fn back."""
+def register_pytree_node(
+    cls: type, flatten_fn: Callable, unflatten_fn: Callable, *,
+    flatten_with_keys_fn: Callable | None = None, **_: Any,
+) -> None:  # fmt: skip
+    """Let `cls` be a container: flatten_fn(x) -> (children, context), unflatten_fn back.
+
+    flatten_with_keys_fn(x) -> (pairs of key and child, context), for the functions with paths.
+    """
     if cls in _KINDS:
         raise ValueError(f"{cls} is already registered as pytree node.")
-    _KINDS[cls] = flatten_fn, unflatten_fn
+    _KINDS[cls] = flatten_fn, unflatten_fn, flatten_with_keys_fn
 
 
 _register_pytree_node = register_pytree_node
 
 
-def _dict_back(kind: type) -> Callable:
-    return lambda children, keys: kind(zip(keys, children, strict=True))
+def _list_flatten(x: Any) -> tuple[list, Any]:
+    return list(x), None
 
 
-for _kind in (list, tuple):
-    register_pytree_node(_kind, lambda x: (list(x), None), lambda c, _, kind=_kind: kind(c))
-for _kind in (dict, OrderedDict):
-    register_pytree_node(_kind, lambda x: (list(x.values()), list(x)), _dict_back(_kind))
-register_pytree_node(
-    defaultdict,
-    lambda x: (list(x.values()), (x.default_factory, list(x))),
-    lambda c, context: defaultdict(context[0], zip(context[1], c, strict=True)),
-)
-register_pytree_node(deque, lambda x: (list(x), x.maxlen), deque)
-register_pytree_node(_Named, lambda x: (list(x), type(x)), lambda c, kind: kind(*c))
+def _list_flatten_with_keys(x: Any) -> tuple[list, Any]:
+    return [(SequenceKey(i), child) for i, child in enumerate(x)], None
+
+
+def _dict_flatten(x: Any) -> tuple[list, Any]:
+    return list(x.values()), list(x)
+
+
+def _dict_flatten_with_keys(x: Any) -> tuple[list, Any]:
+    return [(MappingKey(key), child) for key, child in x.items()], list(x)
+
+
+def _dict_unflatten(children: Any, keys: Any) -> dict:
+    return dict(zip(keys, children, strict=True))
+
+
+def _ordered_unflatten(children: Any, keys: Any) -> OrderedDict:
+    return OrderedDict(zip(keys, children, strict=True))
+
+
+def _default_flatten(x: Any) -> tuple[list, Any]:
+    return list(x.values()), (x.default_factory, list(x))
+
+
+def _default_flatten_with_keys(x: Any) -> tuple[list, Any]:
+    return _dict_flatten_with_keys(x)[0], (x.default_factory, list(x))
+
+
+def _named_flatten_with_keys(x: Any) -> tuple[list, Any]:
+    return [(GetAttrKey(n), c) for n, c in zip(x._fields, x, strict=True)], type(x)
+
+
+for _kind, *_functions in (
+    (list, _list_flatten, lambda c, _: list(c), _list_flatten_with_keys),
+    (tuple, _list_flatten, lambda c, _: tuple(c), _list_flatten_with_keys),
+    (dict, _dict_flatten, _dict_unflatten, _dict_flatten_with_keys),
+    (OrderedDict, _dict_flatten, _ordered_unflatten, _dict_flatten_with_keys),
+    (
+        defaultdict,
+        _default_flatten,
+        lambda c, context: defaultdict(context[0], zip(context[1], c, strict=True)),
+        _default_flatten_with_keys,
+    ),
+    (deque, lambda x: (list(x), x.maxlen), deque, _list_flatten_with_keys),
+    (_Named, lambda x: (list(x), type(x)), lambda c, kind: kind(*c), _named_flatten_with_keys),
+):
+    register_pytree_node(_kind, _functions[0], _functions[1], flatten_with_keys_fn=_functions[2])
 
 
 def _kind_of(tree: Any) -> Any:
@@ -132,3 +213,52 @@ def tree_any(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable | None = 
 def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable | None = None) -> bool:
     """Whether `pred` holds for all leaves."""
     return all(map(pred, tree_leaves(tree, is_leaf)))
+
+
+def tree_iter(tree: Any, is_leaf: Callable[[Any], bool] | None = None):
+    """The leaves, one after the other."""
+    yield from tree_leaves(tree, is_leaf)
+
+
+def tree_flatten_with_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None):
+    """Pairs of path (a tuple of keys) and leaf, and the TreeSpec."""
+    return list(_with_paths((), tree, is_leaf)), tree_structure(tree, is_leaf)
+
+
+def tree_leaves_with_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list:
+    """Pairs of path and leaf."""
+    return list(_with_paths((), tree, is_leaf))
+
+
+def _with_paths(path: tuple, tree: Any, is_leaf: Callable[[Any], bool] | None):
+    kind = None if is_leaf is not None and is_leaf(tree) else _kind_of(tree)
+    if kind is None:
+        yield path, tree
+        return
+    with_keys = _KINDS[kind][2]
+    if with_keys is None:
+        raise ValueError(
+            f"Did not find a flatten_with_keys_fn for type: {kind}. Please pass a "
+            "flatten_with_keys_fn argument to register_pytree_node."
+        )
+    for key, child in with_keys(tree)[0]:
+        yield from _with_paths((*path, key), child, is_leaf)
+
+
+def tree_map_with_path(func: Callable, tree: Any, *rests: Any, is_leaf: Any = None) -> Any:
+    """The tree with func(path, leaf, leaves of `rests`) for each leaf."""
+    pairs, spec = tree_flatten_with_path(tree, is_leaf)
+    others = [tree_leaves(r, is_leaf) for r in rests]
+    return tree_unflatten([func(*p, *row) for p, *row in zip(pairs, *others, strict=True)], spec)
+
+
+def keystr(path: tuple) -> str:
+    """A path as Python would write it."""
+    return "".join(map(str, path))
+
+
+def key_get(obj: Any, path: tuple) -> Any:
+    """What `path` leads to."""
+    for key in path:
+        obj = key.get(obj)
+    return obj

@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .core.modes import no_grad
-from .core.tensor import Tensor
+from ..core.modes import no_grad
+from ..core.tensor import Tensor
+from . import device_mesh as device_mesh
+from .device_mesh import DeviceMesh as DeviceMesh
+from .device_mesh import init_device_mesh as init_device_mesh
 
 _NONE = (
     "Default process group has not been initialized, please make sure to call init_process_group."
