@@ -21,10 +21,11 @@ def by_torch(x, w, eps, offset):
     return out if w is None else out * (offset + w)
 
 
+@pytest.mark.parametrize("silu", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("summed", [False, True])
-def test_values_and_gradients_as_in_torch(offset, weighted, summed):
+def test_values_and_gradients_as_in_torch(offset, weighted, summed, silu):
     given = [normal(0, 3, 4, 70), normal(1, 70), normal(2, 3, 4, 70)]
     keep = [0, *([1] if weighted else []), *([2] if summed else [])]
     weights = [normal(3, 3, 4, 70), normal(4, 3, 4, 70)]
@@ -32,6 +33,7 @@ def test_values_and_gradients_as_in_torch(offset, weighted, summed):
     primals = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in given]
     total = primals[0] + primals[2] if summed else primals[0]
     want = by_torch(total, primals[1] if weighted else None, 1e-5, offset)
+    want = torch.nn.functional.silu(want) if silu else want
     loss = (want * torch.tensor(weights[0])).sum()
     (loss + (total * torch.tensor(weights[1])).sum() if summed else loss).backward()
 
@@ -39,7 +41,7 @@ def test_values_and_gradients_as_in_torch(offset, weighted, summed):
         full = [None, None, None]
         for position, array in zip(keep, arrays, strict=True):
             full[position] = array
-        return rms_norm(*full, eps=1e-5, offset=offset)
+        return rms_norm(*full, eps=1e-5, offset=offset, silu=silu)
 
     arrays = [mx.array(given[i]) for i in keep]
     cotangents = [mx.array(weight) for weight in weights][: 2 if summed else 1]
