@@ -65,6 +65,7 @@ def _span(low: float, high: float) -> str:
 
 
 def flag(body: Mapping[str, Any], name: str) -> bool:
+    """Whether a field of the request holds: true, false or absent; ApiError for another value."""
     value = body.get(name)
     if value is not None and type(value) is not bool:
         raise ApiError(400, f"{name} must be true or false", param=name)

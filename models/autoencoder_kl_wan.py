@@ -9,7 +9,6 @@ Source: diffusers 0.42, autoencoder_kl_wan.py; https://github.com/Wan-Video/Wan2
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from torchmlx import Tensor, nn
 
 from ..errors import InputError
 from ..serialization.safetensors import SafetensorsFile
+from .config import read_json
 from .frame_buffer import FILE_ABOVE, FrameBuffer, as_bytes, of_bytes
 from .tiling import BLENDS, Grid, Side, check_tile
 from .wan_layers import CausalConv3d, Decoder, Encoder, Frames, patchify, unpatchify
@@ -85,13 +85,7 @@ class Config:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """A model folder's config.json; InputError if there is none."""
-    try:
-        values = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: no readable config.json ({error})") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{folder}/config.json: not an object")
-    return values
+    return read_json(folder / "config.json")
 
 
 def weights_file(folder: Path) -> Path:

@@ -32,6 +32,7 @@ def on(device: devices.device) -> AbstractContextManager:
 
 
 def round_up(length: int) -> int:
+    """The capacity, in whole steps, that `length` tokens need."""
     return -(-length // STEP) * STEP
 
 
@@ -95,6 +96,7 @@ class Quantised:
 
 
 def codec(bits: int | None) -> Plain | Quantised:
+    """How keys and values are kept: as they are, or in 8 or 4 `bits`."""
     return Plain() if bits is None else Quantised(bits)
 
 

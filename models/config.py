@@ -291,7 +291,7 @@ def _ropes(values: Mapping[str, Any], path: Path) -> tuple[RopeConfig, RopeConfi
     if kinds:
         unknown = kinds.keys() - {"full_attention", "sliding_attention"}
         if unknown or "full_attention" not in kinds:
-            raise InputError(f"{path}: rope parameters for {', '.join(map(ascii, kinds))}")
+            raise InputError(f"{path}: rope parameters for {', '.join(map(ascii, kinds))[:60]}")
         found = kinds["full_attention"]
     local = kinds.get("sliding_attention")
     if local is None and values.get("rope_local_base_freq") is not None:
@@ -308,7 +308,7 @@ def _rope(found: dict[str, Any], values: Mapping[str, Any], path: Path) -> RopeC
     kind = "default" if kind == "mrope" else kind
     if kind not in ROPE_TYPES:
         raise InputError(
-            f"{path}: unsupported rope type {ascii(kind)}; supported: {', '.join(ROPE_TYPES)}"
+            f"{path}: unsupported rope type {ascii(kind)[:60]}; supported: {', '.join(ROPE_TYPES)}"
         )
     for name, old in (("theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factor")):
         value = found.get(old) if found.get(old) is not None else values.get(old)

@@ -54,6 +54,7 @@ class Model(CausalLM):
 
 
 def build_attention(args: ModelArgs, kind: str) -> Attention:
+    """Attention with sinks and biases; `kind` says whether a window limits it."""
     return Attention(
         args.hidden_size,
         args.num_attention_heads,

@@ -26,6 +26,7 @@ class Model(CausalLM):
 
 
 def build_layer(args: ModelArgs) -> Layer:
+    """One layer: attention and a SwiGLU block, with biases where the configuration says so."""
     attention = Attention(
         args.hidden_size,
         args.num_attention_heads,

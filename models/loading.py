@@ -159,6 +159,7 @@ def usable_device(device) -> torch.device:
 
 
 def compute_dtype(dtype, config: ModelConfig) -> torch.dtype:
+    """The dtype asked for, or else the checkpoint's; InputError for one we cannot compute in."""
     name = str(dtype).removeprefix("torch.") if dtype is not None else config.values["dtype"]
     name = name or "float32"
     if name not in DTYPES:

@@ -39,5 +39,6 @@ class Model(CausalLM):
 
 
 def build_moe(args: ModelArgs) -> MoE:
+    """Experts as wide as a dense block, whose weights are normalised; none is shared."""
     experts = Experts(args.num_local_experts, args.hidden_size, args.intermediate_size)
     return MoE(args.hidden_size, experts, args.num_experts_per_tok)

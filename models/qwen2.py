@@ -23,6 +23,7 @@ class Model(CausalLM):
 
 
 def build_layer(args: ModelArgs) -> Layer:
+    """One layer, with biases on q, k and v only, whatever the configuration says."""
     attention = Attention(
         args.hidden_size,
         args.num_attention_heads,

@@ -28,6 +28,7 @@ class Model(CausalLM):
 
 
 def build_attention(args: ModelArgs) -> Attention:
+    """Qwen2's attention; the biases of q, k and v are a field here."""
     return Attention(
         args.hidden_size,
         args.num_attention_heads,

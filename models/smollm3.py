@@ -38,6 +38,7 @@ class Model(CausalLM):
 
 
 def build_layer(args: ModelArgs, layer: int) -> Layer:
+    """One layer; those that no_rope_layers marks with 0 do not turn."""
     attention = Attention(
         args.hidden_size,
         args.num_attention_heads,
