@@ -78,6 +78,7 @@ from . import (  # built from the filled table
     autograd,
     backends,
     compiler,
+    cpu,
     cuda,
     distributed,
     distributions,
@@ -120,6 +121,7 @@ from .runtime import (
     use_deterministic_algorithms,
 )
 from .serialization import load, save
+from .streams import Event, Stream
 from .threads import (
     get_num_interop_threads,
     get_num_threads,

@@ -45,7 +45,7 @@ class autocast:
             raise ValueError(
                 f"Expected `device_type` of type `str`, got: `{type(device_type).__name__}`"
             )
-        devices.device(device_type)  # raises for what is no device type at all
+        device_type = devices.device(device_type).type  # raises for what is no device type at all
         if device_type not in _DTYPES:
             raise RuntimeError(
                 f"User specified an unsupported autocast device_type '{device_type}'"

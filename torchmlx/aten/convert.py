@@ -368,7 +368,7 @@ def _property(name: str, getter):
 
 _property("itemsize", lambda x: x.dtype.itemsize)
 _property("nbytes", lambda x: x.dtype.itemsize * x.numel())
-_property("is_cuda", lambda x: x.device.type == "cuda")
+_property("is_cuda", lambda x: devices.is_cuda(x.device))
 _property("is_mps", lambda x: x.device.type == "mps")
 _property("is_xpu", lambda x: x.device.type == "xpu")
 _property("is_cpu", lambda x: x.device.type == "cpu")

@@ -29,6 +29,11 @@ def add(commands) -> None:
         "the modules beside it use that torchmlx lacks",
     )
     parser.add_argument(
+        "--cuda-as-mps",
+        action="store_true",
+        help='"cuda" in the script means this machine\'s GPU (its CPU where it has none)',
+    )
+    parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT names a module, as for python -m"
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
@@ -45,6 +50,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.module and not Path(script).is_file():
         raise InputError(f"no such script: {script}")
     runner.install()
+    if args.cuda_as_mps:
+        from ..core import device
+
+        device.cuda_as_here()
     sys.argv = [script, *args.args]
     sys.path.insert(0, "" if args.module else str(Path(script).resolve().parent))
     before = set(sys.modules)

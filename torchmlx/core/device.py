@@ -43,6 +43,8 @@ class device:
             if not kind or not number.isdigit() or (number[0] == "0" and number != "0"):
                 raise RuntimeError(f"Invalid device string: '{type}'")
             type, index = kind, int(number)
+        if type == "cuda" and _cuda is not None:
+            type, index = _cuda, None if _cuda == "cpu" else index
         if type not in TYPES:
             raise RuntimeError(
                 f"Expected one of {', '.join(TYPES)} device type at start of device string: {type}"
@@ -77,9 +79,27 @@ class device:
         _local.stack = _local.stack[:-1]
 
 
+_cuda: str | None = None  # what scripts get that ask for "cuda", where it is not itself
 CPU, META = device("cpu"), device("meta")
 GPU = device(_GPU, 0) if _GPU else None
 _default = CPU
+
+
+def cuda_as_here() -> device:
+    """From now on "cuda" means this machine's GPU, or its CPU where it has none."""
+    global _cuda
+    _cuda = GPU.type if GPU else "cpu"
+    return GPU or CPU
+
+
+def has_cuda() -> bool:
+    """Whether there is a CUDA GPU, or something that stands in for it."""
+    return _cuda is not None or _GPU == "cuda"
+
+
+def is_cuda(d: device) -> bool:
+    """Whether a script that asked for "cuda" may have this device."""
+    return d.type == (_cuda or "cuda")
 
 
 def get_default_device() -> device:
@@ -125,8 +145,13 @@ def _and_gpu() -> str:
 STREAMS = GPU is not None
 
 
+def choose_stream(stream) -> None:
+    """This thread's operations on the GPU go to `stream` (MLX's) from now on."""
+    _local.stream = stream
+
+
 @contextmanager
 def stream_of(d: device):
     """Run the MLX operations inside on `d` (meta tensors stay lazy, so any stream does)."""
-    with mx.stream(mx.gpu if d is GPU else mx.cpu):
+    with mx.stream(getattr(_local, "stream", mx.gpu) if d is GPU else mx.cpu):
         yield

@@ -239,7 +239,8 @@ class Saved:
         if self.unpack is not None:
             with modes.no_grad():
                 return self.unpack(self.packed)._read()
-        return views.read(cell.array, self.steps) if self.steps else cell.array
+        array = self.cell.array
+        return views.read(array, self.steps) if self.steps else array
 
     def history(self, node: Node) -> Edge:
         """Where the gradient of this value goes, for a backward pass that is itself recorded."""
