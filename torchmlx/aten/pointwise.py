@@ -37,8 +37,11 @@ def is_integer(x: mx.array) -> bool:
     return x.dtype in _INTEGERS
 
 
+HALF = (mx.float16, mx.bfloat16)
+
+
 def _is_half(x: mx.array) -> bool:
-    return x.dtype in (mx.float16, mx.bfloat16)
+    return x.dtype in HALF
 
 
 def in_float32(function):

@@ -27,20 +27,38 @@ def _identity(x: mx.array, reduce: str):
     return limits.min if reduce == "amax" else limits.max
 
 
+def _multiplied(x: mx.array, places: tuple, updates: mx.array) -> mx.array:
+    """x with `updates` multiplied into x[places], and the gradient, which MLX lacks."""
+
+    @mx.custom_function
+    def multiplied(x, u):
+        return x.at[places].multiply(u)
+
+    @multiplied.vjp
+    def pulled(primals, g, result):
+        x, u = primals
+        full = mx.where(x == 0, mx.ones_like(x), x)
+        of_x = g * _multiplied(full, places, u) / full
+        zero = u == 0
+        zeros = mx.zeros(x.shape, x.dtype).at[places].add(zero.astype(x.dtype))
+        single = zero & (zeros[places] == 1)  # the only zero there: the others' product counts
+        others = _multiplied(x, places, mx.where(single, mx.ones_like(u), u))[places]
+        share = result[places] / mx.where(zero, mx.ones_like(u), u)
+        return of_x, g[places] * mx.where(single, others, share)
+
+    return multiplied(x, updates)
+
+
 def _reduced(base: mx.array, places: tuple, source: mx.array, reduce: str, include_self: bool):
     """`base` with `source` reduced into base[places]."""
     x, updates = wide(base), wide(source)
     if not include_self:
         x = mx.array(x)
         x[places] = mx.full(updates.shape, _identity(x, reduce), x.dtype)
+    if reduce == "prod":
+        return _multiplied(x, places, updates).astype(base.dtype)
     at = x.at[places]
-    how = {
-        "sum": at.add,
-        "mean": at.add,
-        "prod": at.multiply,
-        "amax": at.maximum,
-        "amin": at.minimum,
-    }
+    how = {"sum": at.add, "mean": at.add, "amax": at.maximum, "amin": at.minimum}
     result = how[reduce](updates)
     if reduce == "mean":
         ones = mx.ones(x.shape, x.dtype) if include_self else mx.zeros(x.shape, x.dtype)

@@ -5,6 +5,7 @@ ones.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -16,39 +17,37 @@ from ._calling import host, host_function, is_float, to_float
 everywhere = ("torch", "Tensor", "special")
 
 
-def _in_float64(name: str, function, derivative=None):
-    """`function` of float64 NumPy values on the host, rounded to the input's dtype; integers become
-    floats.
+def _in_float64(name: str, *slopes):
+    """slopes[0] of float64 NumPy values on the host, rounded to the input's dtype; the others are
+    its derivatives. Integers become floats.
     """
 
-    def rounded(x: mx.array, *parameters) -> mx.array:
-        def gradient(primals, cotangent, output):
-            # On the host too, and without a gradient: a second derivative is refused, not 0.
-            slope = host_function(name, in_float64(derivative))(primals[0])
-            return cotangent * slope.astype(cotangent.dtype)
+    def compute(values):
+        with np.errstate(all="ignore"):
+            return np.asarray(slopes[0](values.astype(np.float64)), np.float64)
 
-        def in_float64(function):
-            def compute(values):
-                with np.errstate(all="ignore"):
-                    return np.asarray(function(values.astype(np.float64), *parameters), np.float64)
+    def gradient(primals, cotangent, output):
+        slope = _in_float64(name, *slopes[1:])(primals[0])
+        return cotangent * slope.astype(cotangent.dtype)
 
-            return compute
+    computed = host_function(name, compute, gradient if len(slopes) > 1 else None)
 
+    def rounded(x: mx.array) -> mx.array:
         x = to_float(x)
-        computed = host_function(name, in_float64(function), gradient if derivative else None)
         return computed(x).astype(x.dtype)
 
     return rounded
 
 
-def _elementwise(function):
+def elementwise(function):
     """A function of math as a function of float64 arrays."""
     applied = np.frompyfunc(function, 1, 1)
     return lambda x: np.asarray(applied(x), np.float64)
 
 
-def _register(name: str, function, derivative=None, at=everywhere, aliases=()):
-    computed = _in_float64(name, function, derivative)
+def register(name: str, *slopes, at=everywhere, aliases=()):
+    """torch.NAME of one tensor: slopes[0], with its derivatives."""
+    computed = _in_float64(name, *slopes)
 
     @op(name, at=at, pointwise=True, inplace="Tensor" in at)
     def special(input):
@@ -127,8 +126,8 @@ def _erfinv(x: np.ndarray) -> np.ndarray:
     for _ in range(4):
         error = np.where(
             np.abs(x) < 0.5,
-            _elementwise(math.erf)(y) - x,
-            np.sign(x) * ((1 - np.abs(x)) - _elementwise(math.erfc)(np.abs(y))),
+            elementwise(math.erf)(y) - x,
+            np.sign(x) * ((1 - np.abs(x)) - elementwise(math.erfc)(np.abs(y))),
         )
         step = error / (2 / np.sqrt(np.pi) * np.exp(-y * y))
         y = y - np.where(np.isfinite(step), step, 0.0)
@@ -136,38 +135,113 @@ def _erfinv(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) > 1, np.nan, np.where(x == 0, x, y))
 
 
+def erfcx(x: np.ndarray) -> np.ndarray:
+    """exp(x^2) erfc(x); beyond 25 by its asymptotic series (DLMF 7.12.1), where erfc is 0."""
+    t = 1 / (2 * np.where(x > 25, x, 25.0) ** 2)
+    far = (1 - t * (1 - 3 * t * (1 - 5 * t))) / (np.where(x > 25, x, 25.0) * math.sqrt(math.pi))
+    near = np.minimum(x, 25.0)
+    return np.where(x > 25, far, np.exp(near * near) * elementwise(math.erfc)(near))
+
+
+def log_ndtr(x: np.ndarray) -> np.ndarray:
+    """log of the normal distribution's integral up to x."""
+    low = np.minimum(x, -1.0)
+    tail = np.log(0.5 * erfcx(-low / math.sqrt(2))) - low * low / 2
+    above = np.log1p(-0.5 * elementwise(math.erfc)(np.maximum(x, -1.0) / math.sqrt(2)))
+    return np.where(x < -1, tail, above)
+
+
+def _mills(x: np.ndarray) -> np.ndarray:
+    """The slope of log_ndtr: density over integral."""
+    return math.sqrt(2 / math.pi) / erfcx(-x / math.sqrt(2))
+
+
+def _normal(x: np.ndarray) -> np.ndarray:
+    return np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def bessel_ie(n: int, x: np.ndarray) -> np.ndarray:
+    """exp(-|x|) I_n(x): its integral by the trapezoidal rule (DLMF 10.32.3), beyond 500 the
+    asymptotic series (10.40.1).
+    """
+    size = np.abs(x)
+    near, nodes, total = np.minimum(size, 500.0), 128, np.zeros_like(size)
+    for k in range(nodes + 1):
+        angle = math.pi * k / nodes
+        weight = (0.5 if k in (0, nodes) else 1.0) * math.cos(n * angle) / nodes
+        total = total + weight * np.exp(near * (math.cos(angle) - 1))
+    term, far = np.ones_like(size), np.ones_like(size)
+    for k in range(1, 12):
+        term = -term * (4 * n * n - (2 * k - 1) ** 2) / (8 * k * np.maximum(size, 500.0))
+        far = far + term
+    far = far / np.sqrt(2 * math.pi * np.maximum(size, 500.0))
+    value = np.where(size > 500, far, np.where(size == 0, float(n == 0), total))
+    return np.where(np.isnan(x), x, np.where(x < 0, (-1) ** n * value, value))
+
+
+def bessel_i(n: int, x: np.ndarray) -> np.ndarray:
+    """I_n(x)."""
+    return bessel_ie(n, x) * np.exp(np.abs(x))
+
+
 _SLOPE = 2 / math.sqrt(math.pi)
-_register("erfc", _elementwise(math.erfc), lambda x: -_SLOPE * np.exp(-x * x))
-_register("erfinv", _erfinv, lambda x: np.exp(_erfinv(x) ** 2) / _SLOPE)
-_register("lgamma", _elementwise(_lgamma), digamma, at=("torch", "Tensor"), aliases=("gammaln",))
-_register("digamma", digamma, lambda x: polygamma_of(1, x), aliases=("psi",))
-_register("i0", np.i0, at=everywhere)
-_register(
-    "i0e",
-    lambda x: np.where(np.isinf(x), 0.0, np.i0(x) * np.exp(-np.abs(x))),
+register(
+    "erfc", elementwise(math.erfc),
+    lambda x: -_SLOPE * np.exp(-x * x),
+    lambda x: 2 * _SLOPE * x * np.exp(-x * x),
+    lambda x: 2 * _SLOPE * (1 - 2 * x * x) * np.exp(-x * x),
+)  # fmt: skip
+register(
+    "erfinv", _erfinv,
+    lambda x: np.exp(_erfinv(x) ** 2) / _SLOPE,
+    lambda x: 2 * _erfinv(x) * (np.exp(_erfinv(x) ** 2) / _SLOPE) ** 2,
+)  # fmt: skip
+_GAMMAS = [partial(polygamma_of, n) for n in range(8)]
+register("lgamma", elementwise(_lgamma), *_GAMMAS[:4], at=("torch", "Tensor"), aliases=("gammaln",))
+register("digamma", *_GAMMAS[:5], aliases=("psi",))
+register(
+    "i0", partial(bessel_i, 0), partial(bessel_i, 1),
+    lambda x: (bessel_i(0, x) + bessel_i(2, x)) / 2,
+)  # fmt: skip
+register(
+    "i0e", partial(bessel_ie, 0),
+    lambda x: bessel_ie(1, x) - np.sign(x) * bessel_ie(0, x),
+    lambda x: 1.5 * bessel_ie(0, x) + 0.5 * bessel_ie(2, x) - 2 * np.sign(x) * bessel_ie(1, x),
     at=("special",),
-)
-_register(
-    "ndtr",
-    lambda x: 0.5 * _elementwise(math.erfc)(-x / math.sqrt(2)),
-    lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+)  # fmt: skip
+register(
+    "i1", partial(bessel_i, 1),
+    lambda x: (bessel_i(0, x) + bessel_i(2, x)) / 2,
+    lambda x: (3 * bessel_i(1, x) + bessel_i(3, x)) / 4,
     at=("special",),
-)
-_register("ndtri", lambda p: math.sqrt(2) * _erfinv(2 * p - 1), at=("special",))
-_register(
-    "erfcx",
-    lambda x: np.exp(x * x) * _elementwise(math.erfc)(x),
+)  # fmt: skip
+register(
+    "i1e", partial(bessel_ie, 1),
+    lambda x: (bessel_ie(0, x) + bessel_ie(2, x)) / 2 - np.sign(x) * bessel_ie(1, x),
+    lambda x: (7 * bessel_ie(1, x) + bessel_ie(3, x)) / 4
+    - np.sign(x) * (bessel_ie(0, x) + bessel_ie(2, x)),
     at=("special",),
-)
+)  # fmt: skip
+register(
+    "ndtr", lambda x: 0.5 * elementwise(math.erfc)(-x / math.sqrt(2)),
+    _normal, lambda x: -x * _normal(x), lambda x: (x * x - 1) * _normal(x),
+    at=("special",),
+)  # fmt: skip
+register("log_ndtr", log_ndtr, _mills, lambda x: -_mills(x) * (x + _mills(x)), at=("special",))
+register("ndtri", lambda p: math.sqrt(2) * _erfinv(2 * p - 1), at=("special",))
+register(
+    "erfcx", erfcx,
+    lambda x: 2 * x * erfcx(x) - _SLOPE,
+    lambda x: (2 + 4 * x * x) * erfcx(x) - 2 * x * _SLOPE,
+    at=("special",),
+)  # fmt: skip
 
 
 @op("_polygamma", at=())
 def _polygamma(input, n):
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
-    return _in_float64("polygamma", lambda x: polygamma_of(n, x), lambda x: polygamma_of(n + 1, x))(
-        input
-    )
+    return _in_float64("polygamma", *(partial(polygamma_of, n + k) for k in range(4)))(input)
 
 
 @composite(at=("torch", "special"))
