@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import return_types
 from ..core.op import TABLE, composite, op
-from ._calling import host, host_function, is_float, to_float
+from ._calling import host, host_function, is_float, to_float, torch_name
+from .pointwise import HALF
 
 everywhere = ("torch", "Tensor", "special")
 
@@ -45,14 +46,14 @@ def elementwise(function):
     return lambda x: np.asarray(applied(x), np.float64)
 
 
-def register(name: str, *slopes, at=everywhere, aliases=()):
+def register(name: str, *slopes, at=everywhere, aliases=(), half=True):
     """torch.NAME of one tensor: slopes[0], with its derivatives."""
     computed = _in_float64(name, *slopes)
 
     @op(name, at=at, pointwise=True, inplace="Tensor" in at)
     def special(input):
-        if input.dtype == mx.complex64:
-            raise NotImplementedError(f"\"{name}\" not implemented for 'ComplexFloat'")
+        if input.dtype == mx.complex64 or (input.dtype in HALF and not half):
+            raise NotImplementedError(f"\"{name}\" not implemented for '{torch_name(input)}'")
         return computed(input)
 
     special.__doc__ = f"Elementwise {name}, in float64 on the host. torch.special.{name}."
@@ -227,13 +228,20 @@ register(
     _normal, lambda x: -x * _normal(x), lambda x: (x * x - 1) * _normal(x),
     at=("special",),
 )  # fmt: skip
-register("log_ndtr", log_ndtr, _mills, lambda x: -_mills(x) * (x + _mills(x)), at=("special",))
+register(
+    "log_ndtr",
+    log_ndtr,
+    _mills,
+    lambda x: -_mills(x) * (x + _mills(x)),
+    at=("special",),
+    half=False,
+)
 register("ndtri", lambda p: math.sqrt(2) * _erfinv(2 * p - 1), at=("special",))
 register(
     "erfcx", erfcx,
     lambda x: 2 * x * erfcx(x) - _SLOPE,
     lambda x: (2 + 4 * x * x) * erfcx(x) - 2 * x * _SLOPE,
-    at=("special",),
+    at=("special",), half=False,
 )  # fmt: skip
 
 

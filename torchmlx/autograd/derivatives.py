@@ -109,12 +109,6 @@ _by_input("cos", lambda x: -sin(x))
 _by_input("square", lambda x: 2 * x)
 
 
-@derivative("true_divide", saves="input other")
-def true_divide(g, input, other):
-    share = g / _conj(other)
-    return share, -share * _conj(input / other)
-
-
 @derivative("relu", saves="result")
 def relu(g, input, *, result):
     return mx.where(result <= 0, mx.array(0, g.dtype), g)
