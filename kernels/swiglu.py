@@ -98,24 +98,26 @@ MANY_OUTPUTS, WIDE_OUTPUTS = 4096, 1024
 
 @dataclass(frozen=True)
 class Pair:
-    """x of `leading` shape and `rows` rows in all, times two matrices [n, k]."""
+    """x of `leading` shape and `rows` rows in all, times two matrices [n, k], perhaps `split`."""
 
     leading: tuple[int, ...]
     rows: int
     n: int
     k: int
     dtype: mx.Dtype
+    split: bool = False
 
 
-def problem(x: mx.array, gate_up: mx.array) -> Pair:
+def problem(x: mx.array, gate_up: mx.array, up: mx.array | None = None) -> Pair:
     """Describe the call; the shapes fit."""
-    leading = x.shape[:-1]
-    return Pair(leading, prod(leading), gate_up.shape[0] // 2, gate_up.shape[1], x.dtype)
+    leading, split = x.shape[:-1], up is not None
+    n = gate_up.shape[0] // (1 if split else 2)
+    return Pair(leading, prod(leading), n, gate_up.shape[1], x.dtype, split)
 
 
 def choose(pair: Pair, chip: Chip) -> str:
     """Name of the variant; needs no device, so tests can pin it."""
-    if pair.dtype not in (mx.float32, mx.float16, mx.bfloat16):
+    if pair.split or pair.dtype not in (mx.float32, mx.float16, mx.bfloat16):
         return FALLBACK
     if not 1 <= pair.rows <= MAX_ROWS or 0 in (pair.n, pair.k):
         return FALLBACK
@@ -126,8 +128,8 @@ def choose(pair: Pair, chip: Chip) -> str:
 
 def launch(pair: Pair, variant: str) -> list[Launch]:
     """The one dispatch of a variant; ValueError for more than MAX_ROWS rows or nothing to do."""
-    if not 1 <= pair.rows <= MAX_ROWS or 0 in (pair.n, pair.k):
-        raise ValueError(f"swiglu takes 1 to {MAX_ROWS} rows and no empty weights")
+    if pair.split or not 1 <= pair.rows <= MAX_ROWS or 0 in (pair.n, pair.k):
+        raise ValueError(f"swiglu takes 1 to {MAX_ROWS} rows and no empty weights, in one array")
     columns, simdgroups = GEOMETRY[variant]
     return [
         Launch(
@@ -141,67 +143,89 @@ def launch(pair: Pair, variant: str) -> list[Launch]:
     ]
 
 
-def reference(x: np.ndarray, gate_up: np.ndarray) -> np.ndarray:
+def reference(x: np.ndarray, gate_up: np.ndarray, up: np.ndarray | None = None) -> np.ndarray:
     """silu(x @ gate.T) * (x @ up.T) in float64."""
+    weights = np.asarray(gate_up if up is None else np.concatenate([gate_up, up]), np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        gate, up = np.split(np.asarray(x, np.float64) @ np.asarray(gate_up, np.float64).T, 2, -1)
-        return gate / (1 + np.exp(-gate)) * up
+        gate, raised = np.split(np.asarray(x, np.float64) @ weights.T, 2, -1)
+        return gate / (1 + np.exp(-gate)) * raised
 
 
-def fallback(x: mx.array, gate_up: mx.array) -> mx.array:
+def fallback(x: mx.array, gate_up: mx.array, up: mx.array | None = None) -> mx.array:
     """Our linear for both products, which are rounded to x's dtype; the rest in float32."""
-    gate, up = _products(x, gate_up)
-    return (gate * mx.sigmoid(gate) * up).astype(x.dtype)
+    gate, raised = _products(x, gate_up, up)
+    return (gate * mx.sigmoid(gate) * raised).astype(x.dtype)
 
 
-def _products(x: mx.array, gate_up: mx.array) -> tuple[mx.array, mx.array]:
-    both = linear(x, gate_up).astype(_wide(x.dtype))
+def _products(
+    x: mx.array, gate_up: mx.array, up: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    wide = mx.float64 if x.dtype == mx.float64 else mx.float32
+    if up is not None:
+        return linear(x, gate_up).astype(wide), linear(x, up).astype(wide)
+    both = linear(x, gate_up).astype(wide)
     n = gate_up.shape[0] // 2
     return both[..., :n], both[..., n:]
 
 
-def _wide(dtype: mx.Dtype) -> mx.Dtype:
-    return mx.float64 if dtype == mx.float64 else mx.float32
-
-
 def vjp(primals, cotangent: mx.array, output: mx.array) -> tuple[mx.array, ...]:
     """Through the products, which are computed again: keeping them would cost what fusing saved."""
-    x, gate_up = primals
-    gate, up = _products(x, gate_up)
+    x, *weights = primals
+    gate, up = _products(x, *weights)
     g, s = cotangent.astype(gate.dtype), mx.sigmoid(gate)
-    both = mx.concatenate([g * up * s * (1 + gate * (1 - s)), g * gate * s], axis=-1)
-    both = both.astype(x.dtype).reshape(prod(x.shape[:-1]), gate_up.shape[0])
-    rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    return matmul(both, gate_up).reshape(x.shape), matmul(both.T, rows)
+    parts = [g * up * s * (1 + gate * (1 - s)), g * gate * s]
+    if len(weights) == 1:
+        parts = [mx.concatenate(parts, axis=-1)]
+    count = prod(x.shape[:-1])
+    rows = x.reshape(count, x.shape[-1])
+    parts = [p.astype(x.dtype).reshape(count, p.shape[-1]) for p in parts]
+    through = [matmul(p, w) for p, w in zip(parts, weights, strict=True)]
+    dx = through[0] if len(through) == 1 else through[0] + through[1]
+    return dx.reshape(x.shape), *(matmul(p.T, rows) for p in parts)
 
 
-def swiglu(x: mx.array, gate_up: mx.array) -> mx.array:
+def swiglu(x: mx.array, gate_up: mx.array, up: mx.array | None = None) -> mx.array:
     """silu(x @ gate.T) * (x @ up.T), accumulated in float32 (arXiv:2002.05202).
 
-    x [..., K], gate_up [2 I, K] with the I gate rows first, of one dtype: float32, float16,
-    bfloat16, or what MLX's matmul takes on the device. Returns [..., I]. On Metal one to eight
-    rows are one pass, rounded once; otherwise the two products are rounded too. Raises ValueError
-    for shapes that do not fit, TypeError for mixed dtypes.
+    x [..., K], gate_up [2 I, K] with the I gate rows first, or gate and up [I, K] by themselves,
+    of one dtype: float32, float16, bfloat16, or what MLX's matmul takes on the device. Returns
+    [..., I]. On Metal, weights in one array, and on the CPU one to eight rows are one pass, rounded
+    once; otherwise the two products are rounded too. Raises ValueError for shapes that do not fit,
+    TypeError for mixed dtypes.
     """
     if x.ndim == 0 or gate_up.ndim != 2 or x.shape[-1] != gate_up.shape[1]:
-        raise ValueError(f"swiglu: x {x.shape} does not fit weights {gate_up.shape} as [2 I, K]")
-    if gate_up.shape[0] % 2:
+        wanted = "[2 I, K]" if up is None else "[I, K]"
+        raise ValueError(f"swiglu: x {x.shape} does not fit weights {gate_up.shape} as {wanted}")
+    if up is None and gate_up.shape[0] % 2:
         raise ValueError(f"swiglu: {gate_up.shape[0]} rows are no gate and up rows of one number")
-    if x.dtype != gate_up.dtype:
-        raise TypeError(f"swiglu takes one dtype, not {x.dtype} and {gate_up.dtype}")
-    return KERNEL(x, gate_up)
+    if up is not None and up.shape != gate_up.shape:
+        raise ValueError(f"swiglu: gate {gate_up.shape} and up {up.shape} are not alike")
+    for weights in (gate_up, up):
+        if weights is not None and x.dtype != weights.dtype:
+            raise TypeError(f"swiglu takes one dtype, not {x.dtype} and {weights.dtype}")
+    return KERNEL(x, gate_up) if up is None else KERNEL(x, gate_up, up)
 
 
-def cost(x: mx.array, gate_up: mx.array) -> Cost:
+def cost(x: mx.array, gate_up: mx.array, up: mx.array | None = None) -> Cost:
     """Reads each array once, writes the result; a multiply and an add a weight and row."""
-    rows, n = prod(x.shape[:-1]), gate_up.shape[0] // 2
-    moved = x.nbytes + gate_up.nbytes + rows * n * x.itemsize
-    return Cost(bytes=moved, flops=2 * rows * gate_up.size)
+    both = [gate_up] if up is None else [gate_up, up]
+    rows, weights = prod(x.shape[:-1]), sum(w.size for w in both)
+    n = sum(w.shape[0] for w in both) // 2
+    moved = x.nbytes + sum(w.nbytes for w in both) + rows * n * x.itemsize
+    return Cost(bytes=moved, flops=2 * rows * weights)
 
 
-def _case(x: tuple[int, ...], n: int, why: str, layout: str = "contiguous", scale: float = 1.0):
-    weights = Spec((2 * n, x[-1]), layout=layout, scale=scale * max(x[-1], 1) ** -0.5)
-    return Case({"x": Spec(x, layout=layout), "gate_up": weights}, why)
+def _case(
+    x: tuple[int, ...],
+    n: int,
+    why: str,
+    layout: str = "contiguous",
+    scale: float = 1.0,
+    split: bool = False,
+):
+    form = {"layout": layout, "scale": scale * max(x[-1], 1) ** -0.5}
+    arrays = {"x": Spec(x, layout=layout), "gate_up": Spec((n if split else 2 * n, x[-1]), **form)}
+    return Case({**arrays, "up": Spec((n, x[-1]), **form)} if split else arrays, why)
 
 
 CASES = [
@@ -222,6 +246,10 @@ CASES = [
     _case((2, 130), 40, "transposed in memory", layout="transposed"),
     _case((2, 130), 40, "starts one element into its buffer: unaligned", layout="offset"),
     _case((2, 130), 40, "every other element of a buffer", layout="strided"),
+    _case((1, 1, 576), 1536, "SmolLM2-135M as its checkpoint has the weights", split=True),
+    _case((5, 257), 133, "five rows, odd K, weights apart", split=True),
+    _case((70, 96), 129, "a prompt, weights apart", split=True),
+    _case((2, 130), 40, "transposed in memory, weights apart", layout="transposed", split=True),
 ]
 
 # Beyond rounding, K up to 2048. The fallback rounds the products of half types: nmse 3e-6 for
@@ -235,7 +263,7 @@ KERNEL = Kernel(
     fallback=fallback,
     vjp=vjp,
     metal=Metal(VARIANTS, problem, choose, launch),
-    cpu=None,
+    cpu="swiglu",
     cases=CASES,
     nmse=NMSE,
     cost=cost,

@@ -88,36 +88,49 @@ class FewRows {
   }
 
   void compute() {
-    int64_t grain = max(1, TASK_BYTES / (p_.k * sizeof(T)));
-    parallel(p_.n, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t column = begin; column < end; ++column) {
-        int64_t row = 0;
-        for (; row + 4 <= p_.m; row += 4) {
-          some_rows<4>(row, column);
-        }
-        switch (p_.m - row) {
-          case 3:
-            some_rows<3>(row, column);
-            break;
-          case 2:
-            some_rows<2>(row, column);
-            break;
-          case 1:
-            some_rows<1>(row, column);
-        }
+    parallel(p_.n, grain(), [&](int64_t begin, int64_t end) { columns(begin, end); });
+  }
+
+  // Columns of a task.
+  int64_t grain() const { return max(1, TASK_BYTES / (p_.k * static_cast<int64_t>(sizeof(T)))); }
+
+  void columns(int64_t begin, int64_t end) const {
+    const T* bias = static_cast<const T*>(p_.bias);
+    float values[FEW_ROWS];
+    for (int64_t column = begin; column < end; ++column) {
+      products(column, values);
+      float more = bias ? to_float(bias[column]) : 0.0f;
+      for (int64_t row = 0; row < p_.m; ++row) {
+        store(out_ + row * p_.n + column, splat(values[row] + more), 1);
       }
-    });
+    }
+  }
+
+  // Each row's product with a column of b.
+  INLINE_LAMBDA void products(int64_t column, float* values) const {
+    int64_t row = 0;
+    for (; row + 4 <= p_.m; row += 4) {
+      some_rows<4>(row, column, values);
+    }
+    switch (p_.m - row) {
+      case 3:
+        some_rows<3>(row, column, values);
+        break;
+      case 2:
+        some_rows<2>(row, column, values);
+        break;
+      case 1:
+        some_rows<1>(row, column, values);
+    }
   }
 
  private:
   template <int R>
-  void some_rows(int64_t row, int64_t column) {
+  void some_rows(int64_t row, int64_t column, float* values) const {
     vf result[R];
     dots<T, Words, R>(p_.k, x_ + row * x_row_, x_row_, b_ + column * p_.b_column, result);
-    const T* bias = static_cast<const T*>(p_.bias);
     for (int r = 0; r < R; ++r) {
-      float value = sum(result[r]) + (bias ? to_float(bias[column]) : 0.0f);
-      store(out_ + (row + r) * p_.n + column, splat(value), 1);
+      values[row + r] = sum(result[r]);
     }
   }
 

@@ -36,6 +36,26 @@ def test_values_and_gradients_as_in_torch(leading):
         assert judge(gradient, primal.grad.numpy(), 1e-12).fault == ""
 
 
+@pytest.mark.parametrize("leading", [(1,), (9,), (2, 3), (0,)])
+def test_weights_apart_give_values_and_gradients_too(leading):
+    x, both = arrays(leading, 12, 37)
+    inputs = [x, both[:12], both[12:]]
+    primals = [torch.tensor(np.array(a), dtype=torch.float64, requires_grad=True) for a in inputs]
+    want = silu(linear(primals[0], primals[1])) * linear(primals[0], primals[2])
+    want.sum().backward()
+    assert judge(swiglu(*inputs), want.detach().numpy(), 1e-12).fault == ""
+    gradients = mx.grad(lambda *a: swiglu(*a).sum(), argnums=(0, 1, 2))(*inputs)
+    for gradient, primal in zip(gradients, primals, strict=True):
+        assert judge(gradient, primal.grad.numpy(), 1e-12).fault == ""
+
+
+def test_weights_apart_that_differ_are_refused():
+    with pytest.raises(ValueError, match=r"gate \(4, 3\) and up \(5, 3\) are not alike"):
+        swiglu(mx.zeros((2, 3)), mx.zeros((4, 3)), mx.zeros((5, 3)))
+    with pytest.raises(TypeError, match="one dtype, not .*float32.*float16"):
+        swiglu(mx.zeros((2, 3)), mx.zeros((4, 3)), mx.zeros((4, 3), mx.float16))
+
+
 @pytest.mark.parametrize("leading, n, k", [((2,), 0, 4), ((), 0, 4), ((0,), 0, 4), ((2,), 3, 0)])
 def test_empty_weights(leading, n, k):
     np.testing.assert_array_equal(swiglu(*arrays(leading, n, k)), np.zeros((*leading, n)))

@@ -16,6 +16,7 @@ from ..kernels.conv2d import conv2d
 from ..kernels.conv3d import conv3d
 from ..kernels.gated_delta import gated_delta
 from ..kernels.grouped_matmul import grouped_matmul
+from ..kernels.projections import projections
 from ..kernels.rms_norm import rms_norm
 from ..kernels.rope import rope as turn
 from ..kernels.router import router
@@ -38,7 +39,7 @@ def speaking_torch(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 KERNELS = (
     *(attention, causal_conv1d, conv2d, conv3d, gated_delta, grouped_matmul),
-    *(rms_norm, router, swiglu),
+    *(projections, rms_norm, router, swiglu),
 )
 for _kernel in KERNELS:
     # "ops.conv2d": the table has torch.conv2d under the bare name.

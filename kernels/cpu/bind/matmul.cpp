@@ -2,18 +2,10 @@
 // axes broadcast.
 #include "matmul.h"
 
-#include "bind/node.h"
+#include "bind/linear.h"
 
 namespace torchmlx {
 namespace {
-
-int64_t rows_of(const mx::array& x, int inner) {
-  int64_t rows = 1;
-  for (int d = 0; d < static_cast<int>(x.ndim()) - inner; ++d) {
-    rows *= x.shape(d);
-  }
-  return rows;
-}
 
 // The problem and the starts that it points to, in one piece that a task can own.
 struct Task {
@@ -33,29 +25,12 @@ class Linear : public Native {
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     allocate(outputs[0]);
     mx::array x = row_stride(inputs[0], 1) ? inputs[0] : contiguous(inputs[0]);
-    const mx::array& w = inputs[1];
     std::optional<mx::array> bias;
     if (inputs.size() > 2) {
       bias = contiguous(inputs[2]);
     }
     Task task;
-    task.problem = {
-        .type = *type_of(x),
-        .a = x.data<void>(),
-        .b = w.data<void>(),
-        .bias = bias ? bias->data<void>() : nullptr,
-        .out = outputs[0].data<void>(),
-        .m = rows_of(x, 1),
-        .n = w.shape(0),
-        .k = w.shape(1),
-        .a_row = *row_stride(x, 1),
-        .a_k = x.strides(-1),
-        .b_k = w.strides(1),
-        .b_column = w.strides(0),
-        .batch = 1,
-        .a_starts = nullptr,
-        .b_starts = nullptr,
-    };
+    task.problem = linear_problem(x, inputs[1], bias, outputs[0]);
     dispatch(std::move(task));
   }
 
