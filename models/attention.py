@@ -8,6 +8,7 @@ from torchmlx.nn import functional as F
 
 from ..core.tensor import from_array
 from .cache import KVState
+from .plain import plain
 from .step import FULL, Step
 
 
@@ -55,13 +56,17 @@ class Attention(nn.Module):
         return KVState(self.window, bits)
 
     def forward(self, x: Tensor, step: Step, state: KVState | None) -> Tensor:
-        q, k, v = (self._heads(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        single = x.shape[1] == 1
+        # Of a single token heads are rows as they come: nothing is to be transposed.
+        axis = 1 if single else 2
+        q, k, v = (self._heads(t, single) for t in self._project(x))
         gate = None
         if self.gated:
-            q, gate = q.unflatten(2, (-1, 2)).unbind(3)
-            gate = gate.transpose(1, 2)
+            q, gate = q.unflatten(axis, (-1, 2)).unbind(axis + 1)
+            gate = gate if single else gate.transpose(1, 2)
         q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, L, D]
+        if not single:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, L, D]
         if self.kind is not None:
             turn = step.turn(self.kind)
             q, k = ops.rope(q, *turn), ops.rope(k, *turn)
@@ -73,9 +78,19 @@ class Attention(nn.Module):
             out = self._attend(q, k, v, gate, step)
         else:
             out = self._attend_with_sinks(q, k, v, self.sinks, step)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        out = out.flatten(1).unsqueeze(1) if single else out.transpose(1, 2).flatten(2)
+        return self.o_proj(out)
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        maps = self.q_proj, self.k_proj, self.v_proj
+        if plain(x, *maps):
+            return ops.projections(x, *(m.weight for m in maps), *(m.bias for m in maps))
+        return tuple(m(x) for m in maps)
+
+    def _heads(self, x: Tensor, single: bool) -> Tensor:
+        """[B, L, H, D], or [B, H, 1, D] of a single token."""
+        if single:
+            return x.reshape(x.shape[0], -1, 1, self.head_dim)
         return x.unflatten(-1, (-1, self.head_dim))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, step: Step) -> Tensor:

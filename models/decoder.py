@@ -14,6 +14,8 @@ from .attention import Attention
 from .cache import Cache, State
 from .config import RopeConfig
 from .gated_delta_net import GatedDeltaNet
+from .norms import add_and_norm
+from .plain import plain
 from .rope import Rope
 from .step import FULL, SLIDING, Step
 
@@ -57,9 +59,13 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(hidden, intermediate, bias=bias)
         self.down_proj = nn.Linear(intermediate, hidden, bias=bias)
         self.activation = activation
+        self.fused = activation is F.silu and not bias
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_proj, self.up_proj
+        if self.fused and plain(x, gate, up):
+            return self.down_proj(ops.swiglu(x, gate.weight, up.weight))
+        return self.down_proj(self.activation(gate(x)) * up(x))
 
 
 class Layer(nn.Module):
@@ -84,8 +90,9 @@ class Layer(nn.Module):
         return getattr(self, self.mixer_name)
 
     def forward(self, x: Tensor, step: Step, state: State | None) -> Tensor:
-        x = x + self.mixer(self.input_layernorm(x), step, state)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        mixed = self.mixer(self.input_layernorm(x), step, state)
+        hidden, x = add_and_norm(self.post_attention_layernorm, x, mixed)
+        return x + self.mlp(hidden)
 
 
 class Decoder(nn.Module):

@@ -1,7 +1,9 @@
-"""The norm that Qwen3.5 and Gemma add to torch's."""
+"""The norm that Qwen3.5 and Gemma add to torch's; norms of sums."""
 
 import torchmlx as torch
 from torchmlx import Tensor, nn, ops
+
+from .plain import plain
 
 
 class ZeroCentredNorm(nn.Module):
@@ -13,3 +15,15 @@ class ZeroCentredNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.rms_norm(x, self.weight, eps=self.eps, offset=1.0)
+
+
+OFFSETS: dict[type, float] = {nn.RMSNorm: 0.0, ZeroCentredNorm: 1.0}
+
+
+def add_and_norm(norm: nn.Module, x: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
+    """norm(x + more) and x + more, in one call where the norm is one of root mean squares."""
+    if x.dtype == more.dtype and plain(x, norm, kinds=tuple(OFFSETS)):
+        offset = OFFSETS[type(norm)]
+        return ops.rms_norm(more, norm.weight, x, eps=norm.eps, offset=offset)
+    total = x + more
+    return norm(total), total
