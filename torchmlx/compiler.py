@@ -25,6 +25,35 @@ def allow_in_graph(fn: Any) -> Any:
     return fn
 
 
+assume_constant_result = keep_portable_guards_unsafe = nested_compile_region = allow_in_graph
+
+
+def substitute_in_graph(original_fn: Any, **settings: Any) -> Any:
+    """A decorator that gives back its function: the original runs. torch.compiler."""
+    return allow_in_graph
+
+
+def list_backends(exclude_tags: Any = ()) -> list[str]:
+    """What there is: "eager". torch.compiler.list_backends."""
+    return ["eager"]
+
+
+class set_stance:
+    """Accepted, as a call, a context and a decorator. torch.compiler.set_stance."""
+
+    def __init__(self, stance: str = "default", **settings: Any) -> None:
+        self.stance = stance
+
+    def __call__(self, fn: Any) -> Any:
+        return fn
+
+    def __enter__(self) -> None:
+        """Nothing changes."""
+
+    def __exit__(self, *exc: Any) -> None:
+        """Nothing had changed."""
+
+
 def reset() -> None:
     """Nothing is kept that could be forgotten. torch.compiler.reset."""
 

@@ -1,8 +1,21 @@
-"""Operations that torch lacks and models need, on Tensors: from the op table (torchmlx/aten)."""
+"""Operations that torch lacks and models need, on Tensors: from the op table (torchmlx/aten).
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+Other names are namespaces of operators that libraries define, as in torch.ops: see library.py.
+"""
 
-if _TYPE_CHECKING:  # what the op table adds
+from __future__ import annotations
 
-    def __getattr__(name: str) -> _Any: ...
+from typing import Any, NoReturn
+
+
+def load_library(path: Any) -> NoReturn:
+    """OSError: a shared library of operators is compiled for PyTorch. torch.ops.load_library."""
+    raise OSError(f"{path} is compiled for PyTorch: torchmlx cannot load it")
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from . import library
+
+    return library.Namespace(name)

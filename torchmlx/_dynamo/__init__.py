@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..compiler import allow_in_graph, disable, is_compiling, reset
+from ..compiler import (
+    allow_in_graph,
+    assume_constant_result,
+    disable,
+    is_compiling,
+    list_backends,
+    reset,
+    substitute_in_graph,
+)
+from ..runtime import compile as _compile
 from . import config, utils
 
 __all__ = [
-    "allow_in_graph", "config", "disable", "graph_break", "is_compiling", "mark_dynamic",
-    "mark_static", "reset", "utils",
+    "allow_in_graph", "assume_constant_result", "config", "disable", "graph_break", "is_compiling",
+    "list_backends", "mark_dynamic", "mark_static", "maybe_mark_dynamic", "optimize", "reset",
+    "substitute_in_graph", "utils",
 ]  # fmt: skip
 
 
@@ -22,3 +32,8 @@ mark_static = maybe_mark_dynamic = mark_dynamic
 
 def graph_break(msg: str = "") -> None:
     """Nothing to break."""
+
+
+def optimize(backend: Any = "inductor", **settings: Any) -> Any:
+    """torch.compile as a decorator."""
+    return _compile(backend=backend)

@@ -138,7 +138,11 @@ class CUDAGraph:
     """torch.cuda.CUDAGraph, absent: it cannot be made."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        raise NotImplementedError("torch.cuda.CUDAGraph: MLX has no such graphs")
+        raise NotImplementedError(f"torch.cuda.{type(self).__name__}: MLX has no such graphs")
+
+
+class graph(CUDAGraph):
+    """torch.cuda.graph, absent: it cannot be made."""
 
 
 def is_current_stream_capturing() -> bool:

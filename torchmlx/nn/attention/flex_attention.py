@@ -11,18 +11,32 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core import dtype as dtypes
 from ...core.op import TABLE
 from ...core.tensor import Tensor
 
 __all__ = [
-    "BlockMask", "and_masks", "create_block_mask", "create_mask", "flex_attention", "noop_mask",
-    "or_masks",
+    "AuxOutput", "AuxRequest", "BlockMask", "and_masks", "create_block_mask", "create_mask",
+    "flex_attention", "noop_mask", "or_masks",
 ]  # fmt: skip
 
-BLOCK = 128
+BLOCK = _DEFAULT_SPARSE_BLOCK_SIZE = 128  # transformers imports the second name
+
+
+class AuxRequest(NamedTuple):
+    """What flex_attention is to give besides its result."""
+
+    lse: bool = False
+    max_scores: bool = False
+
+
+class AuxOutput(NamedTuple):
+    """What an AuxRequest asked for, else None."""
+
+    lse: Tensor | None = None
+    max_scores: Tensor | None = None
 
 
 def noop_mask(batch, head, q_idx, kv_idx):
@@ -168,17 +182,19 @@ def flex_attention(
 
     query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]; score_mod(score, batch, head,
     query, key). A query that sees no key gets zeros. With return_lse also the logarithms, float32
-    [B, Hq, L], of the sums of exponentials. Computed in float32.
+    [B, Hq, L], of the sums of exponentials; return_aux asks for these and for the largest scores in
+    an AuxOutput. Computed in float32.
     """
     _check(query, key, value, enable_gqa)
-    if return_aux is not None:
-        raise NotImplementedError("flex_attention: return_aux is not implemented; use return_lse")
+    if return_aux is not None and return_lse:
+        raise ValueError("Cannot specify both return_lse and return_aux")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     seen = None if block_mask is None else _mask_for(block_mask, query.shape[2], key.shape[2])
-    if score_mod is None and not return_lse and not _blind(seen):
+    plain = score_mod is None and not return_lse and return_aux is None
+    if plain and not _blind(seen):
         attention = TABLE["scaled_dot_product_attention"].call
         return attention(query, key, value, attn_mask=seen, scale=scale)
     scores = (query.float() @ key.float().transpose(-1, -2)) * scale
@@ -189,7 +205,11 @@ def flex_attention(
     lse = scores.logsumexp(-1)
     weights = (scores - lse.masked_fill(lse == -math.inf, 0)[..., None]).exp()
     out = (weights @ value.float()).to(query.dtype)
-    return (out, lse) if return_lse else out
+    if return_aux is None:
+        return (out, lse) if return_lse else out
+    return out, AuxOutput(
+        lse if return_aux.lse else None, scores.amax(-1) if return_aux.max_scores else None
+    )
 
 
 def _mask_for(block_mask: BlockMask, queries: int, keys: int):
