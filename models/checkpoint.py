@@ -128,7 +128,8 @@ def _find_files(folder: Path) -> tuple[list[Path], Mapping[str, str] | None]:
     if chosen:
         weight_map = _read_index(chosen[0])
         return [folder / name for name in sorted(set(weight_map.values()))], weight_map
-    paths = sorted(folder.glob("*.safetensors"))
+    # Opening a pipe of that name would wait for ever.
+    paths = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     if not paths:
         raise InputError(f"{folder}: {_why_no_weights(folder)}")
     _check_parts(folder, paths)
@@ -161,7 +162,7 @@ def _read_index(path: Path) -> dict[str, str]:
         if not file.endswith(".safetensors"):
             raise InputError(f"{path}: {ascii(file)} is not a safetensors file; it is not read")
     missing = [
-        name for name in sorted(set(weight_map.values())) if not path.with_name(name).exists()
+        name for name in sorted(set(weight_map.values())) if not path.with_name(name).is_file()
     ]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

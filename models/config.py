@@ -33,6 +33,15 @@ LIMITS = {
     "head_dim": 1 << 16,
     "vocab_size": 1 << 26,
     "max_position_embeddings": 1 << 30,
+    "moe_intermediate_size": 1 << 22,
+    "shared_expert_intermediate_size": 1 << 22,
+    "num_experts": 1 << 14,
+    "num_local_experts": 1 << 14,
+    "linear_num_key_heads": 1 << 12,
+    "linear_num_value_heads": 1 << 12,
+    "linear_key_head_dim": 1 << 12,
+    "linear_value_head_dim": 1 << 12,
+    "linear_conv_kernel_dim": 1 << 10,
 }
 MAX_INT = 2**31 - 1
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
@@ -201,6 +210,11 @@ def read_config(folder: str | os.PathLike[str]) -> ModelConfig:
     """The checked configuration of a model folder. Raises InputError naming file and field."""
     folder = Path(folder)
     path = folder / "config.json"
+    if folder.is_file():
+        raise InputError(
+            f"{folder}: a file, not a model folder; from a GGUF file `torchmlx convert FILE.gguf "
+            "OUT` makes one"
+        )
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; check the path")
     if not path.is_file():
@@ -239,6 +253,12 @@ def normalise(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for new, old in (("num_experts", "num_local_experts"), ("num_local_experts", "num_experts")):
         if values.get(new) is None and values.get(old) is not None:
             values[new] = values[old]
+    experts, chosen = values.get("num_experts"), values.get("num_experts_per_tok")
+    if isinstance(experts, int) and isinstance(chosen, int) and chosen > experts > 0:
+        raise InputError(
+            f"{path}: num_experts_per_tok {chosen} is more than the {experts} experts; "
+            "download it again"
+        )
     _complete_heads(values, path)
     values["rope"], values["rope_local"] = _ropes(values, path)
     return values

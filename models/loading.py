@@ -96,8 +96,10 @@ def build(config: ModelConfig) -> tuple[CausalLM, Renames]:
     """The model of a configuration without memory, and what its checkpoints call otherwise."""
     check_variants(config)
     architecture = find_architecture(config)
+    args = config.fill(architecture.ModelArgs)
+    check_layers(config, args)
     with torch.device("meta"):
-        model = architecture.Model(config.fill(architecture.ModelArgs))
+        model = architecture.Model(args)
     return model, getattr(architecture, "RENAMES", ())
 
 
@@ -181,6 +183,17 @@ def check_variants(config: ModelConfig) -> None:
                 f"{config.path}: {name} {ascii(config.values[name])[:60]} is not supported here"
             )
     check_quantization(config)
+
+
+def check_layers(config: ModelConfig, args) -> None:
+    """Refuse lists with an entry for each layer that are longer or shorter than the layers."""
+    for name in ("layer_types", "no_rope_layers"):
+        found = getattr(args, name, None)
+        if found is not None and len(found) != args.num_hidden_layers:
+            raise InputError(
+                f"{config.path}: field {name!r} has {len(found)} entries, num_hidden_layers is "
+                f"{args.num_hidden_layers}; download it again"
+            )
 
 
 def find_architecture(config: ModelConfig) -> ModuleType:

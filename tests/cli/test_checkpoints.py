@@ -1,6 +1,7 @@
 """`torchmlx generate` on a tiny checkpoint: text from a good one, one line from a damaged one."""
 
 import json
+import os
 import struct
 
 import mlx.core as mx
@@ -124,6 +125,22 @@ DAMAGE = {
         "use_sliding_window",
     ),
     "broken config": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
+    "more experts chosen than there are": (
+        lambda f: edit(f, "config.json", num_experts=4, num_experts_per_tok=5),
+        "num_experts_per_tok 5 is more than the 4 experts",
+    ),
+    "kinds of other layers": (
+        lambda f: edit(f, "config.json", model_type="smollm3", no_rope_layers=[1] * 5000),
+        "'no_rope_layers' has 5000 entries, num_hidden_layers is 2",
+    ),
+    "endless name of a rotation": (
+        lambda f: edit(f, "config.json", rope_scaling={"rope_type": ["x"] * 5000}),
+        "unsupported rope type",
+    ),
+    "a pipe": (
+        lambda f: ((f / "model.safetensors").unlink(), os.mkfifo(f / "model.safetensors")),
+        "no *.safetensors",
+    ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
     "broken tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), "tokenizer.json"),
     "broken template": (
@@ -151,6 +168,11 @@ def test_damaged_checkpoint(torchmlx, folder, name):
     damage(folder)
     outcome = generate(torchmlx, folder)
     assert_one_line(outcome, text)
+
+
+def test_a_file_instead_of_a_folder(torchmlx, tmp_path):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert_one_line(generate(torchmlx, tmp_path / "m.gguf"), "torchmlx convert FILE.gguf OUT")
 
 
 def test_no_such_folder(torchmlx, tmp_path):
