@@ -10,6 +10,7 @@ import mlx.core as mx
 from ..core.layout import wrap_dim
 from ..core.op import op
 from ._calling import is_float, torch_name
+from .elementary import erf, exp, sigmoid
 from .pointwise import in_float32
 
 # The variants that write in place and the keyword `inplace=` are in nn/functional.py.
@@ -84,7 +85,8 @@ def celu(input, alpha=1.0):
 def gelu(input, *, approximate="none"):
     """input * Phi(input), or its tanh approximation. torch.nn.functional.gelu."""
     if approximate == "none":
-        return input * (mx.erf(input * math.sqrt(0.5)) + 1) * 0.5
+        exact = erf if input.dtype == mx.float64 else mx.erf
+        return input * (exact(input * math.sqrt(0.5)) + 1) * 0.5
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (input + 0.044715 * input * input * input)
         return 0.5 * input * (1 + mx.tanh(inner))
@@ -95,14 +97,12 @@ def gelu(input, *, approximate="none"):
 @floats("silu_cpu", complex_too=True)
 def silu(input):
     """input * sigmoid(input). torch.nn.functional.silu."""
-    if input.dtype == mx.complex64:
-        return input / (1 + mx.exp(-input))
-    return input * mx.sigmoid(input)
+    return input * sigmoid(input)
 
 
 def _softplus(x, beta, threshold):
     scaled = x * beta
-    return mx.where(scaled > threshold, x, mx.log1p(mx.exp(mx.minimum(scaled, threshold))) / beta)
+    return mx.where(scaled > threshold, x, mx.log1p(exp(mx.minimum(scaled, threshold))) / beta)
 
 
 @activation()
@@ -126,7 +126,7 @@ def mish(input):
 @floats("log_sigmoid_cpu")
 def logsigmoid(input):
     """log(sigmoid(input)). torch.nn.functional.logsigmoid."""
-    return mx.minimum(input, 0) - mx.log1p(mx.exp(-mx.abs(input)))
+    return mx.minimum(input, 0) - mx.log1p(exp(-mx.abs(input)))
 
 
 @activation()

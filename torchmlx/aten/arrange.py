@@ -128,7 +128,9 @@ def fill_diagonal_(self, fill_value, wrap=False):
 @op()
 def flip(input, *dims, **kwargs):
     """The order of elements reversed along dims. torch.flip."""
-    for d in wrap_dims(sizes(dims or (kwargs["dims"],)), input.ndim) if input.ndim else ():
+    for d in wrap_dims(sizes(dims or (kwargs["dims"],)), input.ndim):
+        if input.ndim == 0:
+            break
         n = input.shape[d]
         input = mx.take(input, mx.arange(n - 1, -1, -1), axis=d)
     return input

@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from ..core.op import composite, op
+from ._calling import is_float, torch_name
 from .pointwise import BITS, HALF, in_float32, is_negative, not_bool, with_sign
 
 _to_float = functools.partial(op, promote="input", to_float=True, inplace=True)
@@ -206,6 +207,8 @@ def _on_host(name: str, function):
     @op(name, promote="input other", inplace=True, tensors=True)
     def operation(input, other):
         not_bool(input, name)
+        if is_float(input):
+            raise NotImplementedError(f"\"{name}_cpu\" not implemented for '{torch_name(input)}'")
         return mx.array(np.asarray(function(np.array(input), np.array(other))), dtype=input.dtype)
 
     operation.__doc__ = f"torch.{name}, computed by NumPy on the host."
@@ -218,6 +221,8 @@ _on_host("lcm", np.lcm)
 @op(promote="input other", inplace=True, tensors=True)
 def nextafter(input, other):
     """The next representable number from input towards other. torch.nextafter."""
+    if not is_float(input):
+        raise NotImplementedError(f"\"nextafter_cpu\" not implemented for '{torch_name(input)}'")
     bits = mx.view(input, BITS[input.itemsize])
     one = mx.array(1, bits.dtype)
     # The bits of floats of one sign are ordered as their magnitudes are.

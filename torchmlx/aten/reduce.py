@@ -26,6 +26,7 @@ from ._calling import (
     torch_name,
     wide,
 )
+from .elementary import exp
 from .pointwise import maximum, minimum
 
 # MLX's CPU adds one element after the other: the float32 mean of 10^7 times 0.1 came out as 0.1088.
@@ -389,7 +390,7 @@ def logsumexp(input, dim, keepdim=False):
 def _logsumexp(x: mx.array, axes, keepdim: bool) -> mx.array:
     top = mx.stop_gradient(mx.max(x, axis=axes, keepdims=True))
     top = mx.where(mx.isinf(top), mx.zeros((), x.dtype), top)
-    summed = mx.log(total(mx.exp(x - top), axes, True)) + top
+    summed = mx.log(total(exp(x - top), axes, True)) + top
     return summed if keepdim else mx.squeeze(summed, axes)
 
 

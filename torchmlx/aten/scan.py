@@ -77,8 +77,9 @@ def _running_extreme(name: str, function, reaches):
     @numpy_names
     def scan(input, dim):
         def both(x, axis):
-            values = function(x, axis=axis)
-            new = reaches(x, values)
+            # In half precision mx.cummax passes over NaN (0.32.4).
+            values = function(wide(x), axis=axis)
+            new = reaches(wide(x), values)
             if is_float(x):
                 new = mx.logical_or(new, mx.isnan(x))
             shape = [1] * x.ndim

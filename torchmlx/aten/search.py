@@ -15,7 +15,7 @@ from ..core import dtype as dtypes
 from ..core.layout import wrap_dim
 from ..core.op import composite, op
 from ..core.tensor import Tensor, from_array
-from ._calling import host, is_float, torch_name
+from ._calling import from_host, host, is_float, torch_name
 
 
 def _check_dim(input: Tensor, dim) -> None:
@@ -25,7 +25,7 @@ def _check_dim(input: Tensor, dim) -> None:
 
 def _wrapped(values: np.ndarray, like: Tensor) -> Tensor:
     """A NumPy array as a tensor of like's dtype and device."""
-    return from_array(mx.array(values).astype(like.dtype.mx), like.device, like.dtype)
+    return from_array(from_host(values).astype(like.dtype.mx), like.device, like.dtype)
 
 
 def _integers(values: np.ndarray, like: Tensor) -> Tensor:

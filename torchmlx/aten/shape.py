@@ -206,7 +206,7 @@ def movedim(input, source, destination):
 @view()
 def squeeze(input, dim=None):
     """Without the dimensions (or the given ones) of size 1. torch.squeeze."""
-    dims = wrap_dims(dim, input.ndim) if input.ndim else ()
+    dims = wrap_dims(dim, input.ndim)
     keep = [d for d in range(input.ndim) if not (d in dims and input.shape[d] == 1)]
     shape, strides = input.shape, input._strides_or_contiguous
     return _relabel(input, [shape[d] for d in keep], [strides[d] for d in keep])
