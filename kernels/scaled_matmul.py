@@ -309,7 +309,7 @@ KERNEL = Kernel(
     fallback=fallback,
     vjp=None,
     metal=Metal(VARIANTS, problem, choose, launch, bar=bar),
-    cpu=None,
+    cpu="scaled_matmul",
     cases=CASES,
     nmse=NMSE,
     cost=cost,

@@ -81,14 +81,14 @@ struct Codes {
   };
 };
 
-template <class T, class Words>
+template <class T, class Words, class Out>
 class Product {
   using Format = E4m3<Words>;
 
  public:
   Product(const Fp8Matmul& p, const float* scale)
-      : p_(p), x_(static_cast<const T*>(p.x)), out_(static_cast<T*>(p.out)),
-        bias_(static_cast<const T*>(p.bias)),
+      : p_(p), x_(static_cast<const T*>(p.x)), out_(static_cast<Out*>(p.out)),
+        bias_(static_cast<const Out*>(p.bias)),
         scales_{scale, p.scale_height, p.scale_row, min(p.scale_length, p.k)} {}
 
   void few_rows() {
@@ -115,7 +115,7 @@ class Product {
   }
 
   // Every MOST_ROWS-th of sums, plus bias.
-  void keep(T* out, int64_t begin, int64_t end, const float* sums) const {
+  void keep(Out* out, int64_t begin, int64_t end, const float* sums) const {
     for (int64_t column = begin; column < end; ++column, sums += MOST_ROWS) {
       float value = *sums + (bias_ ? to_float(bias_[column]) : 0.0f);
       store(out + column, splat(value), 1);
@@ -124,16 +124,17 @@ class Product {
 
   void many_rows() {
     Codes<Words> weights{p_.w, p_.w_row, p_.k, scales_};
-    Rounded<T> keep{out_, bias_, p_.n};
-    Panel<T, Words, Codes<Words>, Rounded<T>>(x_, p_.x_row, p_.x_k, p_.m, p_.n, p_.k, weights, keep)
-        .compute();
+    Rounded<Out> keep{out_, bias_, p_.n};
+    Panel<T, Words, Codes<Words>, Rounded<Out>> panel(x_, p_.x_row, p_.x_k, p_.m, p_.n, p_.k,
+                                                      weights, keep);
+    panel.compute();
   }
 
  private:
   const Fp8Matmul& p_;
   const T* x_;
-  T* out_;
-  const T* bias_;
+  Out* out_;
+  const Out* bias_;
   Scales scales_;
 };
 
@@ -151,6 +152,12 @@ const float* wide_scales(const Fp8Matmul& p) {
   return wide;
 }
 
+template <class T, class Out>
+void multiply(const Fp8Matmul& p, const float* scale) {
+  Product<T, typename WordsOf<T>::Type, Out> product(p, scale);
+  p.m <= FEW_ROWS ? product.few_rows() : product.many_rows();
+}
+
 }  // namespace
 
 void fp8_matmul(const Fp8Matmul& p) {
@@ -160,12 +167,12 @@ void fp8_matmul(const Fp8Matmul& p) {
   const float* scale = wide_scales(p);
   with_type(p.type, [&](auto zero) {
     using T = decltype(zero);
-    Product<T, typename WordsOf<T>::Type> product(p, scale);
-    if (p.m <= FEW_ROWS) {
-      product.few_rows();
-    } else {
-      product.many_rows();
+    if constexpr (is_bfloat<T>) {
+      if (p.sums) {
+        return multiply<T, float>(p, scale);
+      }
     }
+    multiply<T, T>(p, scale);
   });
 }
 

@@ -1,0 +1,130 @@
+"""What has to hold for each C++ kernel: any number of threads, two threads of Python, two streams,
+no memory kept. Its largest cases stand for a kernel.
+"""
+
+import threading
+from functools import cache
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from torchmlx.kernels import registry
+from torchmlx.kernels.accuracy import to_numpy
+from torchmlx.kernels.dispatch import use
+
+KERNELS = [kernel for name in registry.names() if (kernel := registry.get(name)).cpu]
+
+# Cases of a kernel, and the most operations or bytes of one.
+CASES, MOST = 3, 5e7
+
+
+def size(case, kernel, dtype="float32"):
+    cost = kernel.cost(*case.outline(dtype), **case.keywords)
+    return max(cost.bytes, cost.flops)
+
+
+@cache
+def cases(name):
+    kernel = registry.get(name)
+    fitting = [case for case in kernel.cases if size(case, kernel) <= MOST]
+    return sorted(fitting or kernel.cases, key=lambda case: -size(case, kernel))[:CASES]
+
+
+def call(kernel, case, arrays):
+    results = kernel.function(*arrays, **case.keywords)
+    return tuple(results) if isinstance(results, tuple | list) else (results,)
+
+
+def same(results, others, dtype):
+    """Equal but for the order of sums: some units of the last place of the largest value."""
+    tolerance = 4e-6 if dtype == "float32" else 1.6e-2
+    for one, other in zip(results, others, strict=True):
+        one, other = to_numpy(one), to_numpy(other)
+        finite = np.abs(one[np.isfinite(one)])
+        limit = tolerance * finite.max(initial=0.0)
+        np.testing.assert_allclose(other, one, rtol=0, atol=limit, equal_nan=True)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_any_number_of_threads_gives_the_same(extension, kernel, dtype):
+    for case in cases(kernel.name):
+        arrays = case.make(dtype)
+        with use("cpu"):
+            extension.set_threads(1)
+            want = call(kernel, case, arrays)
+            mx.eval(arrays, want)
+            for threads in (2, 3, 7):
+                extension.set_threads(threads)
+                assert extension.threads() == threads
+                got = call(kernel, case, arrays)
+                mx.eval(got)
+                same(want, got, dtype)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_two_threads_of_python_on_streams_of_their_own(extension, kernel):
+    """The pool serves one loop at a time, the other runs in its caller: equal but for rounding."""
+    extension.set_threads(3)
+    some = cases(kernel.name)[:2]
+    inputs = [case.make("float32") for case in some]
+    mx.eval([array for arrays in inputs for array in arrays if array is not None])
+    with use("cpu"):
+        wants = [call(kernel, case, each) for case, each in zip(some, inputs, strict=True)]
+    mx.eval(wants)
+    wrong = []
+
+    def work(turn):
+        try:
+            with mx.stream(mx.new_stream(mx.cpu)), use("cpu"):
+                for i in range(turn, turn + 6):
+                    j = i % len(some)
+                    same(wants[j], call(kernel, some[j], inputs[j]), "float32")
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(turn,)) for turn in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[0]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_two_streams_in_one_graph(extension, kernel):
+    """Results of one stream are inputs of the other, evaluated together."""
+    extension.set_threads(2)
+    case = cases(kernel.name)[0]
+    arrays = case.make("float32")
+    with use("cpu"):
+        want = call(kernel, case, arrays)
+        streams = [mx.new_stream(mx.cpu) for _ in range(2)]
+        results = []
+        for turn in range(4):
+            # Made on the other stream first, so that the kernel has to wait for them.
+            with mx.stream(streams[1 - turn % 2]):
+                moved = [None if x is None else mx.concatenate([x.reshape(-1)]).reshape(x.shape)
+                         for x in arrays]  # fmt: skip
+            with mx.stream(streams[turn % 2]):
+                results.append(call(kernel, case, moved))
+        mx.eval(results)
+    for result in results:
+        same(want, result, "float32")
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_calls_keep_no_memory(extension, kernel):
+    """The smallest case, over and over: MLX's count of bytes in use returns to what it was."""
+    case = min(kernel.cases, key=lambda case: size(case, kernel))
+    arrays = case.make("bfloat16")
+    with use("cpu"):
+        for _ in range(3):
+            mx.eval(call(kernel, case, arrays))
+        mx.synchronize()
+        before = mx.get_active_memory()
+        for _ in range(200):
+            mx.eval(call(kernel, case, arrays))
+        mx.synchronize()
+    assert mx.get_active_memory() <= before
