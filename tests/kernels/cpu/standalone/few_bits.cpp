@@ -2,10 +2,12 @@
 #include <limits>
 
 #include "check.h"
+#include "fp8_cast.h"
 #include "fp8_matmul.h"
 #include "grouped_matmul.h"
 #include "moe_decode.h"
 #include "quantized_matmul.h"
+#include "scaled_matmul.h"
 
 namespace {
 
@@ -44,6 +46,58 @@ void check_fp8_matmul(Type type, int64_t m, int64_t n, int64_t k) {
     want[i] = sum;
   }
   out.compare(want, units_of_sum(type, k), "fp8_matmul " + std::to_string(k));
+}
+
+// All codes to values and back; values between codes, beyond them, and NaN.
+void check_fp8_cast(Type type) {
+  std::vector<uint8_t> codes(256 + 3), back(codes.size());
+  for (size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<uint8_t>(i);
+  }
+  Array values(type, codes.size());
+  auto count = static_cast<int64_t>(codes.size());
+  kernels::fp8_cast({type, false, codes.data(), values.data(), count});
+  for (size_t i = 0; i < codes.size(); ++i) {
+    bool nan = (codes[i] & 0x7f) == 0x7f;
+    // A half's get() reads NaN as a large number.
+    expect(nan ? !(std::abs(values.get(i)) <= 448) : values.get(i) == value_of_e4m3(codes[i]),
+           "from e4m3: " + std::to_string(i));
+  }
+  kernels::fp8_cast({type, true, values.data(), back.data(), count});
+  expect(back == codes, std::string("to e4m3 and back, ") + name_of(type));
+  constexpr struct { double value; uint8_t code; } SOME[] = {
+      {1.0625, 0x38}, {1.1875, 0x3a}, {464, 0x7e}, {6e4, 0x7e}, {-0x1p-10, 0x80}, {0x3p-10, 0x02}};
+  Array x(type, std::size(SOME));
+  for (size_t i = 0; i < std::size(SOME); ++i) {
+    x.set(i, SOME[i].value);
+  }
+  kernels::fp8_cast({type, true, x.data(), back.data(), std::size(SOME)});
+  for (size_t i = 0; i < std::size(SOME); ++i) {
+    expect(back[i] == SOME[i].code, "to e4m3: " + std::to_string(SOME[i].value));
+  }
+}
+
+// Scales of x: one, for each row, or for each row and 128 columns.
+void check_scaled(Type type, int kind, int64_t m) {
+  constexpr int64_t n = 70, k = 150, columns = 2;
+  std::vector<uint8_t> x = random_bytes(m * k, 36, true), w = random_bytes(n * k, 37, true);
+  int64_t row = kind == 0 ? 0 : kind == 1 ? 1 : columns;
+  Array x_scale = Array::random(Type::f32, kind ? m * row : 1, 38);
+  Array bias = Array::random(type, n, 39), out(type, m * n);
+  Blocks blocks(n, k, 1);
+  kernels::scaled_matmul({type, false, Type::f32, Type::f32, type, x.data(), w.data(),
+                          x_scale.data(), blocks.scales.data(), bias.data(), out.data(), m, n, k,
+                          row, 128, blocks.count(), 64, blocks.columns, 64});
+  Doubles want(m * n);
+  for (int64_t i = 0; i < m * n; ++i) {
+    int64_t r = i / n, c = i % n;
+    want[i] = bias.get(c);
+    for (int64_t j = 0; j < k; ++j) {
+      want[i] += value_of_e4m3(x[r * k + j]) * value_of_e4m3(w[c * k + j]) * blocks.at(0, c, j) *
+                 x_scale.get(r * row + (kind == 2 ? j / 128 : 0));
+    }
+  }
+  out.compare(want, units_of_sum(type, k), "scaled_matmul " + std::to_string(kind));
 }
 
 // A code's value; those of four bits lie two in a byte, the first in its low half.
@@ -200,9 +254,13 @@ void check_moe(Type type, bool codes) {
 void check_few_bits() {
   using Q = QuantizedMatmul;
   for (Type type : TYPES) {
-    for (int64_t m : {1, 3, 19}) {
+    check_fp8_cast(type);
+    for (int64_t m : {1, 3, 19, 27}) {
       check_fp8_matmul(type, m, 70, 130);
       check_fp8_matmul(type, m, 1, 5);
+      for (int kind : {0, 1, 2}) {
+        check_scaled(type, kind, m);
+      }
       for (Q::Codes codes : {Q::integers4, Q::integers8, Q::e2m1, Q::e4m3}) {
         check_quantized(type, codes, m, 35, 160);
       }
