@@ -459,6 +459,13 @@ CASES = [
     _case("Wan2.2 encoder conv_in", (1, 5, 6, 11, 12), (160, 3, 3, 3), padding=CAUSAL),
     _case("Wan2.1 encoder conv_in", (1, 3, 8, 9, 3), (96, 3, 3, 3), 1, padding=CAUSAL),
     _case("patches of a vision tower", (1, 2, 32, 48, 3), (36, 2, 16, 16), stride=(2, 16, 16)),
+    _case(
+        "Wan2.2 decoder, twice the rows and columns",
+        (1, 1, 6, 5, 256),
+        (70, 1, 3, 3),
+        padding=(0, 1, 1),
+        upsample=True,
+    ),
     _case("doubled image", (2, 1, 5, 6, 40), (33, 1, 3, 3), padding=(0, 1, 1), upsample=True),
     _case(
         "doubled and cached, every other row",
