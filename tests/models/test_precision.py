@@ -10,6 +10,7 @@ import torchmlx as tm
 from tests.models.oracle import IDS, assert_close, randomise, reference
 from torchmlx.models.config import read_config
 from torchmlx.models.loading import load_model
+from torchmlx.models.prompt_cache import load_prompt_cache, save_prompt_cache
 
 torch = pytest.importorskip("torch", reason="torch is the oracle")
 transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
@@ -81,7 +82,15 @@ def assert_no_further(folder: Path, exact: np.ndarray, rounded: np.ndarray) -> N
 
 @pytest.mark.parametrize(
     ("kind", "fields"),
-    [("llama", {}), ("qwen2", {}), ("qwen3", {}), ("qwen3_5_text", DELTA), ("gemma3_text", GEMMA)],
+    [
+        ("llama", {}),
+        ("mistral", dict(sliding_window=20)),
+        ("smollm3", dict(no_rope_layers=[0, 1, 1])),
+        ("qwen2", {}),
+        ("qwen3", {}),
+        ("qwen3_5_text", DELTA),
+        ("gemma3_text", GEMMA),
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_bfloat16(kind, fields, tmp_path):
@@ -139,22 +148,35 @@ def test_bfloat16_with_experts(kind, fields, tmp_path, monkeypatch):
     assert next(places, None) is None and next(again, None) is None
 
 
+# Others than these share all of their layers' kinds with one of them.
+DAILY = ("llama", "mistral", "gemma3_text", "qwen3_5_moe_text", "gpt_oss")
+LONG = {
+    "llama": {},
+    "mistral": dict(sliding_window=100),
+    "mixtral": dict(num_local_experts=4, sliding_window=100),
+    "smollm3": dict(no_rope_layers=[0, 1, 1]),
+    "gemma3_text": GEMMA,
+    "gpt_oss": GPT_OSS,
+    "qwen2": {},
+    "qwen2_moe": MOE,
+    "qwen3": {},
+    "qwen3_moe": ROUTED,
+    "qwen3_next": DELTA | MOE,
+    "qwen3_5_text": DELTA,
+    "qwen3_5_moe_text": DELTA | MOE,
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        ("llama", {}),
-        ("mistral", dict(sliding_window=100)),
-        ("gemma3_text", GEMMA),
-        ("qwen3_5_moe_text", DELTA | MOE),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    "kind", [k if k in DAILY else pytest.param(k, marks=pytest.mark.slow) for k in LONG]
 )
-def test_longer_than_a_cache_step(kind, fields, tmp_path):
+def test_longer_than_a_cache_step(kind, tmp_path):
     """600 tokens: chunks of 64 in the delta rule, windows, and buffers grown past 256 and 512.
 
-    Read in pieces up to 500, then decoded, so that buffers grow while decoding too.
+    Read in pieces up to 500, then decoded, so that buffers grow while decoding too; some tokens
+    are taken back on the way, and at 580 the cache is saved and loaded.
     """
-    theirs = build(kind, fields, tmp_path)
+    theirs = build(kind, LONG[kind], tmp_path)
     ids = np.random.default_rng(5).integers(3, 320, (1, 600))
     expected = reference(theirs, ids)
     ours = load_model(tmp_path, read_config(tmp_path), "float32")
@@ -163,6 +185,17 @@ def test_longer_than_a_cache_step(kind, fields, tmp_path):
         logits.append(ours(tm.tensor(ids[:, first:last]), cache).numpy())
     cache.settle()
     for i in range(500, 600):
+        if i == 540:
+            cache.mark()
+            for wrong in (5, 6, 7):
+                cache.reserve(cache.length + 1)
+                ours(tm.tensor([[wrong]]), cache)
+            assert cache.trim(3)
+        if i == 580:
+            save_prompt_cache(tmp_path / "cache", cache, ids[0, :580].tolist(), ours)
+            cache, known = load_prompt_cache(tmp_path / "cache", ours)
+            assert known == ids[0, :580].tolist()
+            cache.settle()
         cache.reserve(i + 1)
         logits.append(ours(tm.tensor(ids[:, i : i + 1]), cache).numpy())
     assert_close(np.concatenate(logits, axis=1), expected)

@@ -6,11 +6,13 @@ The package ships the FP8 one; the others are in shared/.
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import torchmlx as torch
 from torchmlx.models import load
 from torchmlx.models.assets import tiny_model
+from torchmlx.models.tokenizer import Tokenizer
 from torchmlx.nn import functional as F
 
 DATA = Path(__file__).parents[1] / "data" / "tiny-austen-moe-goldens.json"
@@ -54,6 +56,27 @@ def test_shipped_fp8():
 
 def test_shipped_dequantized():
     check_goldens(tiny_model(), json.loads(DATA.read_text()), dequantize=True)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("layout", ("A_stacked", "B_fp8", "C_per_expert"))
+def test_tokenizers(shared, layout):
+    """Ids, text, chats and streamed text, the goldens' texts and random ids."""
+    folder = shared / "assets" / "tiny-qwen3_5-moe"
+    tokenizer = Tokenizer.from_folder(folder / layout)
+    goldens = json.loads((folder / "goldens_tokenizer.json").read_text())
+    for case in goldens["cases"]:
+        assert tokenizer.encode(case["text"]) == case["ids"]
+        assert tokenizer.decode(case["ids"]) == case["decoded"]
+    chat = goldens["chat"]
+    options = {"add_generation_prompt": chat["add_generation_prompt"]}
+    assert tokenizer.apply_chat_template(chat["messages"], **options) == chat["rendered"]
+    assert tokenizer.encode_chat(chat["messages"], **options) == chat["ids"]
+    random = np.random.default_rng(2).integers(0, tokenizer.vocab_size, (50, 40)).tolist()
+    for ids in (*(case["ids"] for case in goldens["cases"]), chat["ids"], *random):
+        for skip in (False, True):
+            stream = tokenizer.stream(skip)
+            assert "".join(map(stream.push, ids)) + stream.finish() == tokenizer.decode(ids, skip)
 
 
 @pytest.mark.shared

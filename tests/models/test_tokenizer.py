@@ -108,6 +108,15 @@ def test_runs_of_bytes_and_blanks_add_up(tokenizer):
             assert "".join(streamed(tokenizer, ids, skip)) == tokenizer.decode(ids, skip), ids
 
 
+def assert_random_ids_stream(tokenizer: Tokenizer) -> None:
+    """Cut characters, special tokens and whatever else a large vocabulary has."""
+    random.seed(7)
+    for _ in range(100):
+        ids = [random.randrange(tokenizer.vocab_size) for _ in range(30)]
+        for skip in (True, False):
+            assert "".join(streamed(tokenizer, ids, skip)) == tokenizer.decode(ids, skip), ids
+
+
 def test_text_comes_as_soon_as_it_is_certain():
     tokenizer = Tokenizer(byte_level(), {})
     ids = tokenizer.encode("the 你 cat")
@@ -312,6 +321,7 @@ def test_smollm2_equals_transformers(smollm2, smollm2_gguf):
         if not any(char.isnumeric() for char in text):
             assert ids == theirs.encode(text)
         assert ours.decode(ids) == theirs.decode(ids) == "".join(streamed(ours, ids, False))
+    assert_random_ids_stream(ours)
 
 
 @pytest.mark.network
@@ -337,6 +347,7 @@ def test_released_tokenizers_equal_transformers(npm_tokenizer):
         ids = theirs.encode(text)
         assert ours.encode(text) == ids
         assert ours.decode(ids) == theirs.decode(ids) == "".join(streamed(ours, ids, False))
+    assert_random_ids_stream(ours)
 
 
 def run_stops(stops, pieces):
