@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+import torchmlx
 from torchmlx.core.op import TABLE
 
 from .parity import data, parity
@@ -72,3 +73,24 @@ def test_gradients_of_host_functions(name, at):
 def test_no_silent_zero_gradient():
     with pytest.raises(NotImplementedError, match="geqrf"):
         mx.vjp(TABLE["geqrf"].function, [mx.eye(2)], [mx.eye(2), mx.ones(2)])
+
+
+@pytest.mark.parametrize("name", ["igamma", "igammac", "special.gammainc", "special.gammaincc"])
+def test_incomplete_gamma(name):
+    a = np.array([0, 0.5, 1, 5, 100, 1e4, np.inf, np.nan, 0, 2, -1, 3, 0.01, 30], np.float32)
+    x = np.array([1, 0.2, 3, 9, 90, 1.01e4, 2, 1, 0, np.inf, 1, 0, 1e-9, 60], np.float32)
+    parity(name, a, x, dtypes=("float32",), tolerance=4e-6)
+    parity(name, np.float64([[2], [7]]), np.float64([0.1, 5, 9]), dtypes=("float64",))
+
+
+def test_gradients_of_incomplete_gamma():
+    """By both arguments; torch has none by the first."""
+    a = torchmlx.tensor([0.5, 2.0, 30.0], dtype=torchmlx.float64, requires_grad=True)
+    x = torchmlx.tensor([0.3, 5.0, 25.0], dtype=torchmlx.float64, requires_grad=True)
+    for name in ("igamma", "igammac"):
+        function = getattr(torchmlx, name)
+        slopes = torchmlx.autograd.grad(function(a, x).sum(), (a, x))
+        with torchmlx.no_grad():
+            for slope, step in zip(slopes, ((1e-5, 0), (0, 1e-5)), strict=True):
+                ends = function(a + step[0], x + step[1]) - function(a - step[0], x - step[1])
+                np.testing.assert_allclose(slope.numpy(), ends.numpy() / 2e-5, rtol=1e-6)

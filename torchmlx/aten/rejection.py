@@ -11,11 +11,13 @@ import math
 import numpy as np
 
 from .. import random
+from ..core import modes
 from ..core.op import composite
-from ..core.record import needed
+from ..core.record import computed, needed
 from ..core.tensor import Tensor
 from ._calling import host
 from .creation import tensor
+from .incomplete import dirichlet_sample, gamma_sample
 
 function = ("torch",)
 
@@ -31,11 +33,6 @@ def _draws(parameters: tuple[Tensor, ...], generator, draw) -> Tensor:
     drawn = np.array([draw(source, *map(float, row)) for row in zip(*values, strict=True)])
     result = tensor(drawn.reshape(tuple(first.shape)))
     return result.to(device=first.device, dtype=first.dtype)
-
-
-def _no_gradient(name: str, *parameters: Tensor) -> None:
-    if needed(list(parameters)):
-        raise NotImplementedError(f"the derivative for '{name}' is not implemented.")
 
 
 def _uniform(g: random.Generator) -> float:
@@ -68,9 +65,10 @@ def _gamma(g: random.Generator, alpha: float) -> float:
 
 @composite("_standard_gamma", at=function)
 def standard_gamma(self, *, generator=None):
-    """Gamma numbers of shape `self` (a tensor of parameters) and rate 1. No derivative."""
-    _no_gradient("_standard_gamma", self)
-    return _draws((self,), generator, _gamma).clamp(min=_tiny(self))
+    """Gamma numbers of shape `self` (a tensor of parameters) and rate 1, which follow it."""
+    with modes.no_grad():
+        drawn = _draws((self,), generator, _gamma).clamp(min=_tiny(self))
+    return computed("_standard_gamma", gamma_sample, self, drawn) if needed((self,)) else drawn
 
 
 def _tiny(x: Tensor) -> float:
@@ -81,10 +79,13 @@ def _tiny(x: Tensor) -> float:
 
 @composite("_sample_dirichlet", at=function)
 def sample_dirichlet(self, *, generator=None):
-    """Dirichlet numbers of the concentrations along the last dimension. No derivative."""
-    _no_gradient("_sample_dirichlet", self)
-    gamma = _draws((self.double(),), generator, _gamma)
-    return (gamma / gamma.sum(-1, keepdim=True)).to(self.dtype).clamp(min=_tiny(self))
+    """Dirichlet numbers of the concentrations along the last dimension, which follow them."""
+    with modes.no_grad():
+        gamma = _draws((self.double(),), generator, _gamma)
+        drawn = (gamma / gamma.sum(-1, keepdim=True)).to(self.dtype).clamp(min=_tiny(self))
+    return (
+        computed("_sample_dirichlet", dirichlet_sample, self, drawn) if needed((self,)) else drawn
+    )
 
 
 def _poisson(g: random.Generator, rate: float) -> float:
