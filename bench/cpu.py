@@ -108,12 +108,16 @@ def works() -> Iterator[Work]:
         yield from single_rows(dtype)
     for form, target in FEW_BITS.items():
         yield few_bits(form, target)
+    for form in FEW_BITS:
+        yield prompt_of_few_bits(form)
+    yield from casts()
+    yield from codes_times_codes()
     for dtype in ("float32", "bfloat16"):
         yield grouped(8, dtype, 1.2)
         yield grouped(512, dtype, 0.9)
-    for rows in (1, 32):
+    for rows, calls in ((1, 1), (1, 8), (32, 1)):
         for dtype in ("float32", "bfloat16"):
-            yield softmax(rows, dtype)
+            yield softmax(rows, dtype, calls)
     yield norm("bfloat16")
     for dtype in ("float32", "bfloat16"):
         yield attend("decode 1 of 4096", dtype, 1, 4096, 1.2)
@@ -158,18 +162,20 @@ def single_rows(dtype: str) -> Iterator[Work]:
 FEW_BITS = {"fp8": 7.0, "affine": 10.0, "mxfp4": 0.0, "mxfp8": 0.0, "nvfp4": 0.0}
 
 
+def stored(w: mx.array, form: str) -> tuple[list[mx.array], Callable[..., mx.array]]:
+    """Weights in 128 x 128 blocks of e4m3, or as MLX quantises them; what multiplies x by them."""
+    if form == "fp8":
+        codes = mx.to_fp8(50 * w.astype(mx.float32))
+        return [codes, mx.full((64, 16), 0.02)], registry.get("fp8_matmul").function
+    product = registry.get("quantized_matmul").function
+    return list(mx.quantize(w, mode=form)), lambda *arrays: product(*arrays, mode=form)
+
+
 def few_bits(form: str, target: float) -> Work:
-    """The same token with weights in 128 x 128 blocks of e4m3, or as MLX quantises them."""
+    """The same token with weights in few bits."""
     x, tx = pair((1, 2048), "bfloat16")
     w, tw = pair((8192, 2048), "bfloat16", 0.02)
-    if form == "fp8":
-        parts = [mx.to_fp8(50 * w.astype(mx.float32)), mx.full((64, 16), 0.02)]
-        linear = registry.get("fp8_matmul").function
-        call = lambda many: [linear(x, *each) for each in many]  # noqa: E731
-    else:
-        parts = mx.quantize(w, mode=form)
-        product = registry.get("quantized_matmul").function
-        call = lambda many: [product(x, *each, mode=form) for each in many]  # noqa: E731
+    parts, linear = stored(w, form)
     size = sum(part.nbytes for part in parts)
     count = -(-ROTATED // size)
     many = [[part + mx.array(0, part.dtype) for part in parts] for _ in range(count)]
@@ -180,8 +186,52 @@ def few_bits(form: str, target: float) -> Work:
         for i in range(count):
             torch.nn.functional.linear(tx, torches[i % len(torches)])
 
-    return Work(f"linear 1x2048 -> 8192 {form}, torch bfloat16", lambda: mx.eval(call(many)),
+    return Work(f"linear 1x2048 -> 8192 {form}, torch bfloat16",
+                lambda: mx.eval([linear(x, *each) for each in many]),
                 theirs, target, size, count)  # fmt: skip
+
+
+def prompt_of_few_bits(form: str) -> Work:
+    """A prompt through them; issue 4 asks for nothing here."""
+    x, tx = pair((256, 2048), "bfloat16")
+    w, tw = pair((8192, 2048), "bfloat16", 0.02)
+    parts, linear = stored(w, form)
+    mx.eval(x, parts)
+    return Work(f"linear 256x2048 -> 8192 {form}, torch bfloat16",
+                lambda: mx.eval(linear(x, *parts)),
+                lambda: torch.nn.functional.linear(tx, tw), 0.0)  # fmt: skip
+
+
+def casts() -> Iterator[Work]:
+    """Activations to e4m3 codes, and weights from them."""
+    x, tx = pair((1024, 2048), "bfloat16")
+    cast = registry.get("fp8_cast").function
+    codes, torches = mx.to_fp8(x), tx.to(torch.float8_e4m3fn)
+    mx.eval(x, codes)
+    yield Work("cast 1024x2048 bfloat16 to e4m3", lambda: mx.eval(cast(x, mx.uint8)),
+               lambda: tx.to(torch.float8_e4m3fn), 0.0)  # fmt: skip
+    yield Work("cast 1024x2048 e4m3 to bfloat16", lambda: mx.eval(cast(codes, mx.bfloat16)),
+               lambda: torches.to(torch.bfloat16), 0.0)  # fmt: skip
+
+
+def codes_times_codes() -> Iterator[Work]:
+    """A token and a prompt times weights, both in e4m3, with a scale each."""
+    product = registry.get("scaled_matmul").function
+    w = mx.to_fp8(pair((8192, 2048), "bfloat16")[0])
+    one, torch_one = mx.array(1.0), torch.tensor(1.0)
+    torch_scaled_mm = torch.ops.aten._scaled_mm
+    for rows in (1, 256):
+        x = mx.to_fp8(pair((rows, 2048), "bfloat16")[0])
+        mx.eval(x, w)
+        tx, tw = (torch.tensor(np.array(a)).view(torch.float8_e4m3fn) for a in (x, w))
+
+        def ours(x=x):
+            mx.eval(product(x, w, one, one, dtype=mx.bfloat16))
+
+        def theirs(tx=tx, tw=tw):
+            torch_scaled_mm(tx, tw.t(), torch_one, torch_one, out_dtype=torch.bfloat16)
+
+        yield Work(f"scaled_mm {rows}x2048 -> 8192 e4m3", ours, theirs, 0.0)
 
 
 def grouped(rows: int, dtype: str, target: float) -> Work:
@@ -198,13 +248,18 @@ def grouped(rows: int, dtype: str, target: float) -> Work:
                 target)  # fmt: skip
 
 
-def softmax(rows: int, dtype: str) -> Work:
-    """A vocabulary's probabilities."""
+def softmax(rows: int, dtype: str, calls: int = 1) -> Work:
+    """A vocabulary's probabilities; as many in one graph as `calls`, since MLX hands each graph to
+    a thread of its own, which takes 15 to 70 us."""
     x, tx = pair((rows, 151_936), dtype)
     function = registry.get("softmax").function
-    mx.eval(x)
-    return Work(f"softmax {rows}x151936 {dtype}", lambda: mx.eval(function(x)),
-                lambda: torch.softmax(tx, -1), 1.0)  # fmt: skip
+    many, torches = [x + 0 for _ in range(calls)], [tx.clone() for _ in range(calls)]
+    mx.eval(many)
+    graph = f", {calls} in a graph" if calls > 1 else ""
+    return Work(f"softmax {rows}x151936 {dtype}{graph}",
+                lambda: mx.eval([function(each) for each in many]),
+                lambda: [torch.softmax(each, -1) for each in torches],
+                1.0, calls=calls)  # fmt: skip
 
 
 def norm(dtype: str) -> Work:

@@ -1,4 +1,6 @@
-"""The kernels and the pool without MLX: under sanitizers, and as arm64 code under an emulator."""
+"""The kernels and the pool without MLX under sanitizers, and as arm64 code under an emulator; the
+extension in Python under sanitizers.
+"""
 
 import os
 import shutil
@@ -14,13 +16,22 @@ SOURCES = Path(__file__).parent / "standalone"
 SANITIZED = "-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize="
 ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 
+# Kernels through MLX's graph; the standalone program has their remainders and edges.
+TESTS = ("test_every_kernel.py", "test_weights.py")
+
+# Python and MLX are not built for sanitizers, so their own leaks and casts are not looked at.
+SETTINGS = {
+    "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+}
+
 pytestmark = pytest.mark.slow
 
 
-def build(folder: Path, *options: str) -> Path:
-    """The program, built by CMake as the extension is."""
+def compile_native(folder: Path, *options: str) -> None:
+    """What CMake makes of the sources: the extension, unless options say otherwise."""
     tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    configure = ["cmake", "-S", ROOT / "kernels/cpu", "-B", folder, f"-DSTANDALONE={SOURCES}"]
+    configure = ["cmake", "-S", ROOT / "kernels/cpu", "-B", folder]
     jobs = str(os.cpu_count())
     for command in (
         [*configure, *options],
@@ -28,6 +39,11 @@ def build(folder: Path, *options: str) -> Path:
     ):
         done = subprocess.run(command, capture_output=True, text=True, env=tools)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def build(folder: Path, *options: str) -> Path:
+    """The program, built as the extension is."""
+    compile_native(folder, f"-DSTANDALONE={SOURCES}", *options)
     return folder / "standalone"
 
 
@@ -56,3 +72,44 @@ def test_as_arm64_code(tmp_path):
         "-DCMAKE_EXE_LINKER_FLAGS=-static",
     )
     check(ARM[1], program)
+
+
+def checkout(folder: Path, extension: Path) -> Path:
+    """A copy of the repository's code with that extension, as Python imports it."""
+    for room in ("torchmlx", "kernels", "models", "tests"):
+        unwanted = shutil.ignore_patterns("_native*", "__pycache__")
+        shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=unwanted)
+    shutil.copy2(ROOT / "pyproject.toml", folder)
+    shutil.copy2(extension, folder / "kernels")
+    return folder
+
+
+def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The tests in that copy, in a Python that has loaded the sanitizers first."""
+    libraries = ("libasan.so", "libubsan.so", "libstdc++.so.6")
+    found = [
+        subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True).stdout
+        for name in libraries
+    ]
+    environment = {"LD_PRELOAD": " ".join(path.strip() for path in found), "PYTHONPATH": "."}
+    tests = [f"tests/kernels/cpu/{name}" for name in TESTS]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+        cwd=folder,
+        env={**os.environ, **SETTINGS, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_in_python_under_sanitizers(tmp_path):
+    if sys.platform != "linux" or not shutil.which("g++"):
+        pytest.skip("platform: needs Linux and g++")
+    built = tmp_path / "build"
+    # MLX has no type information for the check of virtual calls.
+    options = f"{SANITIZED}address,undefined -fno-sanitize=vptr"
+    compile_native(built, f"-DCMAKE_CXX_FLAGS_RELEASE={options}")
+    extension = next(built.glob("_native*.so"))
+    done = run_tests(checkout(tmp_path / "repository", extension))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert "skipped" not in done.stdout
