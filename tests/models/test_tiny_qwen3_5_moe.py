@@ -61,7 +61,8 @@ def test_shipped_dequantized():
 @pytest.mark.shared
 @pytest.mark.parametrize("layout", ("A_stacked", "B_fp8", "C_per_expert"))
 def test_tokenizers(shared, layout):
-    """Ids, text, chats and streamed text, the goldens' texts and random ids."""
+    """Ids, text, chats; and what is streamed, of every beginning of the goldens, characters cut in
+    the middle among them, and of random ids."""
     folder = shared / "assets" / "tiny-qwen3_5-moe"
     tokenizer = Tokenizer.from_folder(folder / layout)
     goldens = json.loads((folder / "goldens_tokenizer.json").read_text())
@@ -73,7 +74,8 @@ def test_tokenizers(shared, layout):
     assert tokenizer.apply_chat_template(chat["messages"], **options) == chat["rendered"]
     assert tokenizer.encode_chat(chat["messages"], **options) == chat["ids"]
     random = np.random.default_rng(2).integers(0, tokenizer.vocab_size, (50, 40)).tolist()
-    for ids in (*(case["ids"] for case in goldens["cases"]), chat["ids"], *random):
+    wholes = [*(case["ids"] for case in goldens["cases"]), chat["ids"]]
+    for ids in (*(whole[:n] for whole in wholes for n in range(len(whole) + 1)), *random):
         for skip in (False, True):
             stream = tokenizer.stream(skip)
             assert "".join(map(stream.push, ids)) + stream.finish() == tokenizer.decode(ids, skip)
