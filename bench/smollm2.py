@@ -36,10 +36,7 @@ def main() -> None:
     """Measure every side and print tokens per second, and ratios to ours."""
     threads = native.cores()
     torch.set_num_threads(threads)
-    folder = Path(fetch_smollm2()).parent / "SmolLM2-135M-Instruct"
-    if not folder.exists():
-        raise SystemExit("no SmolLM2 yet: run `make demo` first, which fetches and converts it")
-    sides = dict(find_sides(folder))
+    sides = dict(find_sides(find_folder()))
     ids = [(7 * i) % 49_000 + 100 for i in range(PROMPT)]
     prompts = {
         name: median(timed(read, ids) for _ in range(2)) for name, (read, _) in sides.items()
@@ -49,6 +46,14 @@ def main() -> None:
         for name, (_, step) in sides.items():
             tokens[name] += [timed(step) for _ in range(TURN)]
     report(threads, prompts, {name: median(times[1:]) for name, times in tokens.items()})
+
+
+def find_folder() -> Path:
+    """SmolLM2's checkpoint, as `make demo` leaves it."""
+    folder = Path(fetch_smollm2()).parent / "SmolLM2-135M-Instruct"
+    if not folder.exists():
+        raise SystemExit("no SmolLM2 yet: run `make demo` first, which fetches and converts it")
+    return folder
 
 
 def report(threads: int, prompts: dict[str, float], tokens: dict[str, float]) -> None:
