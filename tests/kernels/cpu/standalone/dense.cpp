@@ -4,8 +4,10 @@
 #include "attention.h"
 #include "check.h"
 #include "matmul.h"
+#include "projections.h"
 #include "rms_norm.h"
 #include "softmax.h"
+#include "swiglu.h"
 
 namespace {
 
@@ -30,6 +32,49 @@ void check_matmul(Type type, int64_t m, int64_t n, int64_t k, bool rows_of_b, bo
   double units = 1.0 + 0x1p-21 / epsilon(type) * std::sqrt(static_cast<double>(k)) * 4.0;
   out.compare(want, units, "matmul " + std::to_string(m) + "x" + std::to_string(n) + "x" +
                                std::to_string(k) + (rows_of_b ? " rows" : " columns"));
+}
+
+// x [m, k] times w [n, k], into out.
+Matmul linear(Array& x, Array& w, Array& out, Type type, int64_t m, int64_t n, int64_t k) {
+  static const int64_t first[1] = {0};
+  return {type, x.data(), w.data(), nullptr, out.data(), m, n, k, k, 1, 1, k, 1, first, first};
+}
+
+Doubles products(const Array& x, const Array& w, int64_t m, int64_t n, int64_t k) {
+  Doubles want(m * n);
+  for (int64_t i = 0; i < m * n * k; ++i) {
+    want[i / k] += x.get(i / k / n * k + i % k) * w.get(i / k % n * k + i % k);
+  }
+  return want;
+}
+
+void check_projections(Type type, int64_t m, int64_t k) {
+  Array x = Array::random(type, m * k, 70);
+  int64_t n[3] = {70, 1, 33};
+  Array w[3] = {Array::random(type, n[0] * k, 71), Array::random(type, n[1] * k, 72),
+                Array::random(type, n[2] * k, 73)};
+  Array out[3] = {Array(type, m * n[0]), Array(type, m * n[1]), Array(type, m * n[2])};
+  Projections p;
+  for (int i = 0; i < 3; ++i) {
+    p.parts[i] = linear(x, w[i], out[i], type, m, n[i], k);
+  }
+  kernels::projections(p);
+  for (int i = 0; i < 3; ++i) {
+    out[i].compare(products(x, w[i], m, n[i], k), units_of_sum(type, k), "projections");
+  }
+}
+
+void check_swiglu(Type type, int64_t m, int64_t n, int64_t k, bool few) {
+  Array x = Array::random(type, m * k, 74), gate = Array::random(type, n * k, 75);
+  Array up = Array::random(type, n * k, 76), out(type, m * n), between(type, m * n);
+  kernels::swiglu({linear(x, gate, out, type, m, n, k), linear(x, up, between, type, m, n, k), few});
+  Doubles want = products(x, gate, m, n, k), ups = products(x, up, m, n, k);
+  for (size_t i = 0; i < want.size(); ++i) {
+    want[i] = want[i] / (1 + std::exp(-want[i])) * ups[i];
+  }
+  // Sums of k products of about sqrt(k) each meet in a product.
+  double units = (few ? 1.0 : 4.0) * units_of_sum(type, k) * std::sqrt(static_cast<double>(k));
+  out.compare(want, units, "swiglu " + std::to_string(m));
 }
 
 void check_softmax(Type type, int64_t outer, int64_t n, int64_t inner, bool logarithm) {
@@ -156,6 +201,10 @@ void check_dense() {
       }
     }
     check_matmul(type, 40, 50, 1100, true, true);
+    for (int64_t m : {1, 7, 9}) {
+      check_projections(type, m, 37);
+      check_swiglu(type, m, 133, 37, m < 9);
+    }
     check_softmax(type, 3, 33, 1, false);
     check_softmax(type, 1, 300001, 1, false);
     check_softmax(type, 2, 19, 37, false);
