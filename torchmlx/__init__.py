@@ -34,6 +34,7 @@ from .core.dtype import (
 )
 from .core.layout import Size
 from .core.legacy import TYPES as _TYPES
+from .core.legacy import set_default_tensor_type
 from .core.modes import (
     enable_grad,
     inference_mode,

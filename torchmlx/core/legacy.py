@@ -5,6 +5,7 @@ old code.
 from __future__ import annotations
 
 from . import dtype as dtypes
+from .device import set_default_device
 from .tensor import Tensor, legacy_constructor
 
 
@@ -36,3 +37,17 @@ _NAMED = (
     dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64,
 )  # fmt: skip
 TYPES = {f"{d.torch_name}Tensor": _typed(d) for d in _NAMED}
+
+
+def set_default_tensor_type(t) -> None:
+    """Make a floating type ("torch.DoubleTensor", or the type) the default one.
+
+    torch.set_default_tensor_type.
+    """
+    name = t if isinstance(t, str) else f"torch.{t.__name__}"
+    kind = TYPES.get(name.rpartition(".")[2])
+    if kind is None or not kind.dtype.is_floating_point:  # type: ignore[attr-defined]
+        raise TypeError("only floating-point types are supported as the default type")
+    dtypes.set_default_dtype(kind.dtype)  # type: ignore[attr-defined]
+    if name.count(".") == 2:
+        set_default_device(name.split(".")[1])
