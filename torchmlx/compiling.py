@@ -17,7 +17,7 @@ def compiled(function: Callable[..., Any], where: Device) -> Callable[..., Any]:
     On the CPU nothing is fused, since MLX would start a C++ compiler for each fused kernel; without
     the C++ extension, which has the switch, or with MLX_DISABLE_COMPILE, it stays as it is. Nothing
     is differentiated through it: kernels leave out the nodes that gradients need, of which a token
-    of SmolLM2-135M had 362, 3 us each.
+    of SmolLM2-135M had 362.
     """
     if os.environ.get("MLX_DISABLE_COMPILE"):
         return function
