@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 import urllib.request
@@ -15,6 +16,9 @@ from typing import Any
 from urllib.parse import urlparse
 
 from .serialization import load
+
+# The start of a digest in a file's name, as timm reads it too.
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 
 _folder: str | None = None
 

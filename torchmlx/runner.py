@@ -13,11 +13,16 @@ import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import multiprocessing
+import multiprocessing.spawn
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
 
 import torchmlx
 
@@ -39,6 +44,8 @@ class _Aliases(importlib.metadata.DistributionFinder, importlib.abc.Loader):
     """Imports torch.X as the module object that torchmlx.X is."""
 
     def find_spec(self, name, path=None, target=None):
+        if name == _SAFETENSORS:
+            return _bytes_mended(path)
         if name != TORCH and not name.startswith(f"{TORCH}."):
             return None
         try:
@@ -65,6 +72,47 @@ class _Aliases(importlib.metadata.DistributionFinder, importlib.abc.Loader):
             yield _Distribution()
 
 
+_SAFETENSORS = "safetensors.torch"
+# The dtypes that MLX's arrays hold as bytes.
+_FLOAT8 = {"F8_E4M3": torchmlx.float8_e4m3fn, "F8_E5M2": torchmlx.float8_e5m2}
+
+
+def _bytes_mended(path: Any) -> importlib.machinery.ModuleSpec | None:
+    """The spec of safetensors.torch, whose saving reads memory at `data_ptr()`, here an invented
+    number, and whose load_file makes torch's storages: it gets our bytes and our reader.
+    """
+    spec = importlib.machinery.PathFinder.find_spec(_SAFETENSORS, path)
+    if spec is None or spec.loader is None:
+        return spec
+    run = spec.loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        run(module)
+        module._to_ndarray = _bytes_of  # type: ignore[attr-defined]
+        module.load_file = _load_file  # type: ignore[attr-defined]
+
+    spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    return spec
+
+
+def _bytes_of(tensor: Any) -> tuple[np.ndarray, Any]:
+    """A tensor's bytes, and what has to live as long: what safetensors' function gives."""
+    array = tensor.detach().cpu().contiguous().mx
+    return np.array(array.reshape(-1).view(mx.uint8)), tensor
+
+
+def _load_file(filename: Any, device: Any = "cpu", **_: Any) -> dict[str, Any]:
+    """The tensors of a safetensors file. safetensors.torch.load_file."""
+    from .core.tensor import from_array
+    from .serialization.safetensors import SafetensorsFile
+
+    with SafetensorsFile(filename) as file:
+        return {
+            info.name: from_array(array, dtype=_FLOAT8.get(info.dtype)).to(device)
+            for info, array in file.items()
+        }
+
+
 def _ours(name: str) -> str:
     return torchmlx.__name__ + name.removeprefix(TORCH)
 
@@ -80,6 +128,26 @@ def install() -> None:
     for name, module in list(sys.modules.items()):
         if name == torchmlx.__name__ or name.startswith(f"{torchmlx.__name__}."):
             sys.modules[TORCH + name.removeprefix(torchmlx.__name__)] = module
+    _install_in_children()
+
+
+def _install_in_children() -> None:
+    """Let processes that multiprocessing starts anew, by "spawn" or "forkserver", begin alike."""
+    root = str(Path(torchmlx.__path__[0]).parent)
+    begin = (
+        f"import sys; sys.path.append({root!r}); from torchmlx import runner; runner.install(); "
+    )
+    plain = multiprocessing.spawn.get_command_line
+
+    def get_command_line(**settings: Any) -> list[str]:
+        command = plain(**settings)
+        if "-c" in command:  # not in a frozen program
+            code = command.index("-c") + 1
+            command[code] = begin + command[code]
+        return command
+
+    multiprocessing.spawn.get_command_line = get_command_line
+    multiprocessing.set_forkserver_preload(["torchmlx.preload"])
 
 
 # ---- what of torch a source uses

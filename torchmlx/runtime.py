@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from .core.tensor import Tensor
+
 PRECISIONS = ("highest", "high", "medium")
 _settings = {"matmul": "highest", "deterministic": False, "warn_only": False}
 
@@ -29,6 +31,7 @@ class layout:
 
 
 strided = layout("torch.strided")
+Tensor.layout = property(lambda self: strided)  # type: ignore[attr-defined]
 
 
 def set_float32_matmul_precision(precision: str) -> None:
@@ -60,8 +63,6 @@ def is_deterministic_algorithms_warn_only_enabled() -> bool:
 
 def typename(obj: Any) -> str:
     """The type's full name, "torch.FloatTensor" for tensors. torch.typename."""
-    from .core.tensor import Tensor
-
     if isinstance(obj, Tensor):
         return f"torch.{obj.dtype.torch_name}Tensor"
     kind = obj if hasattr(obj, "__qualname__") else type(obj)

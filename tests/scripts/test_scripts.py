@@ -23,6 +23,8 @@ BOUNDS = {
     "char_gpt": 1e-3,
     "convnet": 2e-3,
     "dcgan": 2e-3,
+    "hugging_face": 1e-4,
+    "loaders": 1e-6,
     "lstm_lm": 1e-3,
     "moe": 1e-4,
     "resume": 1e-3,

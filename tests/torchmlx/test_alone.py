@@ -2,6 +2,7 @@
 
 import collections
 import hashlib
+import os
 import struct
 
 import pytest
@@ -113,5 +114,7 @@ def test_processes():
 
     context = multiprocessing.get_context("spawn")
     assert context is not None and multiprocessing.get_sharing_strategy() == "copy"
-    with pytest.raises(NotImplementedError, match="one process"):
-        multiprocessing.spawn(print, nprocs=2)
+    started = multiprocessing.spawn(print, nprocs=1, join=False)
+    assert started.join() and len(started.pids()) == 1
+    with pytest.raises(multiprocessing.ProcessExitedException, match="exit code 1"):
+        multiprocessing.spawn(os._exit, args=(), nprocs=2)

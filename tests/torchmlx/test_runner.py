@@ -84,6 +84,62 @@ def test_a_failing_script_is_reported(script):
     assert told[3].startswith(f"torchmlx: the script ended at {script}:{line}  ")
 
 
+PROCESSES = """
+import torch
+import torch.multiprocessing as mp
+
+def work(rank, x):
+    assert torch.__version__.endswith("+mlx")
+    print(rank, (x * rank).tolist(), flush=True)
+
+def fail(rank):
+    raise ValueError("as it should")
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(torch.ones(2),), nprocs=1)
+    other = mp.get_context("forkserver").Process(target=work, args=(3, torch.ones(1)))
+    other.start()
+    other.join()
+    try:
+        mp.spawn(fail, nprocs=1)
+    except mp.ProcessRaisedException as error:
+        print("as it should" in str(error), error.error_index)
+"""
+
+
+def test_new_processes_meet_torchmlx_too(tmp_path):
+    script = tmp_path / "processes.py"
+    script.write_text(PROCESSES)
+    done = run(script)
+    assert done.stdout == "0 [0.0, 0.0]\n3 [3.0]\nTrue 0\n", done.stderr
+
+
+SAFETENSORS = """
+import safetensors.torch as st, torch, sys
+tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16),
+           "c": torch.tensor(7), "d": torch.zeros(0, 2), "e": torch.rand(4)[1:].clone() > 0.5}
+st.save_file(tensors, sys.argv[1])
+read = st.load_file(sys.argv[1])
+assert all(torch.equal(read[k], v) and read[k].dtype == v.dtype for k, v in tensors.items())
+model = torch.nn.Linear(2, 2)
+st.save_model(model, sys.argv[1] + "2")
+print(st.load_model(torch.nn.Linear(2, 2), sys.argv[1] + "2"), torch.ones(1).layout)
+"""
+
+
+def test_safetensors_own_functions(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SAFETENSORS)
+    done = run(script, tmp_path / "x.safetensors")
+    assert done.stdout == "(set(), []) torch.strided\n", done.stderr
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
+    read = load_file(tmp_path / "x.safetensors")
+    assert read["a"].tolist() == [[0, 1, 2], [3, 4, 5]] and read["b"].dtype is torch.bfloat16
+    assert read["c"].item() == 7 and read["d"].shape == (0, 2)
+
+
 def test_no_script():
     done = run("/no/such.py")
     assert (done.returncode, done.stderr) == (2, "torchmlx: error: no such script: /no/such.py\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
+from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -136,6 +137,8 @@ def _array_of(data, dtype=None) -> mx.array:
         return _from_ndarray(np.asarray(data))
     if isinstance(data, str):
         raise TypeError("new(): invalid data type 'str'")
+    if isinstance(data, Sequence):  # a deque, say
+        return _array_of(list(data), dtype)
     raise RuntimeError(f"Could not infer dtype of {type(data).__name__}")
 
 

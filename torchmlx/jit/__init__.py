@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import builtins
 from typing import Any
+from typing import Final as Final
 
 from . import annotations as annotations
-
-Final = Any
 
 
 def is_scripting() -> bool:
