@@ -8,7 +8,7 @@ namespace torchmlx::ISA {
 namespace {
 
 // Steps of k in a block: its strips of b stay in the second-level cache, one strip of a in the
-// first (14 x 512 words are 28 KiB).
+// first (14 x 512 words are 28 KiB), AMX's of 64 KiB in the second too.
 constexpr int64_t STEPS = 512;
 
 // Strips of b that a task packs: long reads where b's columns are contiguous.
@@ -22,7 +22,6 @@ constexpr int64_t TASK_ROWS = 32 * ROWS;
 
 // Multiply-adds below which threads cost more than they bring.
 constexpr int64_t SMALL = 1 << 16;
-
 
 // Rounds sums[rows][columns] plus bias to out.
 template <class T>
@@ -44,6 +43,8 @@ void finish(T* out, int64_t out_row, const float* sums, int64_t row, int64_t row
 // Rows of a, in strips of nearly equal height, times all of b.
 template <class T, class Words>
 class Band {
+  static constexpr int ROWS = Words::ROWS, COLUMNS = Words::COLUMNS;
+
  public:
   Band(const Matmul& p, const T* a, const T* b, T* out, int64_t rows)
       : p_(p), a_(a), b_(b), out_(out), rows_(rows),
@@ -52,7 +53,9 @@ class Band {
 
   void compute() {
     bool small = rows_ * p_.n * steps_ < SMALL;
-    packed_ = static_cast<uint32_t*>(scratch(A, 4 * rows_ * steps_));
+    int64_t last = blocks_ - 1;
+    int64_t words = last * row_words<Words>(STEPS) + row_words<Words>(steps_in(last));
+    packed_ = static_cast<uint32_t*>(scratch(A, 4 * rows_ * words));
     parallel(strips_, small ? strips_ : 4, [&](int64_t begin, int64_t end) {
       for (int64_t strip = begin; strip < end; ++strip) {
         pack_a(strip);
@@ -69,21 +72,24 @@ class Band {
 
  private:
   int64_t first_row(int64_t strip) const { return rows_ * strip / strips_; }
-  int64_t steps_in(int64_t block) const { return min(STEPS, steps_ - block * STEPS); }
+  int64_t steps_in(int64_t block) const {
+    return divide_up(min(STEPS, steps_ - block * STEPS), Words::UNIT) * Words::UNIT;
+  }
   int64_t values_in(int64_t block) const {
     return min(STEPS * Words::VALUES, p_.k - block * STEPS * Words::VALUES);
   }
   // Blocks of k follow one another, each with all its strips.
   uint32_t* packed(int64_t block, int64_t strip) const {
-    return packed_ + block * STEPS * rows_ + first_row(strip) * steps_in(block);
+    return packed_ + block * row_words<Words>(STEPS) * rows_ +
+           first_row(strip) * row_words<Words>(steps_in(block));
   }
 
   void pack_a(int64_t strip) {
     int64_t row = first_row(strip), height = first_row(strip + 1) - row;
     for (int64_t block = 0; block < blocks_; ++block) {
       const T* from = a_ + row * p_.a_row + block * STEPS * Words::VALUES * p_.a_k;
-      pack<Words>(packed(block, strip), static_cast<int>(height), height, from, p_.a_row, p_.a_k,
-                  values_in(block));
+      pack_rows<Words>(packed(block, strip), height, from, p_.a_row, p_.a_k, values_in(block),
+                       steps_in(block));
     }
   }
 
@@ -112,11 +118,8 @@ class Band {
       for (int64_t strip = begin; strip < end; ++strip) {
         int64_t top = first_row(strip), height = first_row(strip + 1) - top;
         float* here = sums + (top - first_row(begin)) * row;
-        Tile multiply = tile_of<Words>(height);
-        for (int64_t c = 0; c < strips; ++c) {
-          multiply(steps, packed(block, strip), packed_b + c * steps * COLUMNS,
-                   here + c * COLUMNS, row, block > 0);
-        }
+        multiply_strips<Words>(height, steps, packed(block, strip), packed_b, strips, here, row,
+                               block > 0);
         if (block == blocks_ - 1) {
           const T* bias = p_.bias ? static_cast<const T*>(p_.bias) + column : nullptr;
           finish(out_ + top * p_.n + column, p_.n, here, row, height, columns, bias);
@@ -137,6 +140,9 @@ class Band {
                     p_.b_k, min(piece, values - k));
       }
     }
+    for (int64_t c = 0; c < columns; c += COLUMNS) {
+      end_strip<Words>(to + c * steps, values, steps);
+    }
   }
 
   const Matmul& p_;
@@ -150,12 +156,14 @@ class Band {
 
 template <class T, class Words>
 void multiply(const Matmul& p, const T* a, const T* b, T* out) {
-  if (few_rows(p)) {
-    FewRows<T, Words>(p, a, b, out).compute();
-    return;
+  if constexpr (!Words::TILES) {
+    if (few_rows(p)) {
+      FewRows<T, Words>(p, a, b, out).compute();
+      return;
+    }
   }
   int64_t steps = max(1, divide_up(p.k, Words::VALUES));
-  int64_t height = max(16 * ROWS, PACKED / steps / ROWS * ROWS);
+  int64_t height = max(16 * Words::ROWS, PACKED / steps / Words::ROWS * Words::ROWS);
   for (int64_t row = 0; row < p.m; row += height) {
     Band<T, Words>(p, a + row * p.a_row, b, out + row * p.n, min(height, p.m - row)).compute();
   }
@@ -191,6 +199,11 @@ void matmul(const Matmul& p) {
   }
   with_type(p.type, [&](auto zero) {
     using T = decltype(zero);
+    if constexpr (is_bfloat<T>) {
+      if (tiles_in_use() && !few_rows(p)) {
+        return multiply_all<T, Tiles>(p);
+      }
+    }
 #if defined(__AVX512BF16__)
     if constexpr (is_bfloat<T>) {
       multiply_all<T, Pairs>(p);

@@ -4,6 +4,7 @@
 // one step lie together: dst[step][width], in 32-bit words that hold a float or a pair of bf16.
 #pragma once
 
+#include "amx/amx.h"
 #include "simd.h"
 
 namespace torchmlx::ISA {
@@ -11,8 +12,27 @@ namespace torchmlx::ISA {
 // Each thread's memory, see `scratch`.
 enum Slot { A, B, SUMS };
 
+// A tile of ROWS x COLUMNS sums fills the registers, but for b's vectors and one of a.
+#if defined(__AVX512F__)
+constexpr int ROWS = 14, VECTORS = 2;  // 32 registers
+#elif defined(__aarch64__)
+constexpr int ROWS = 8, VECTORS = 3;  // 32 registers
+#elif defined(__AVX2__)
+constexpr int ROWS = 6, VECTORS = 2;  // 16 registers
+#else
+constexpr int ROWS = 4, VECTORS = 2;  // 16 registers
+#endif
+constexpr int COLUMNS = VECTORS * W;
+
+// Sums in registers.
+struct Registers {
+  static constexpr bool TILES = false;
+  static constexpr int ROWS = torchmlx::ISA::ROWS, COLUMNS = torchmlx::ISA::COLUMNS;
+  static constexpr int UNIT = 1;  // steps are a multiple of it
+};
+
 // What a tile multiplies: floats, to which half types are widened.
-struct Floats {
+struct Floats : Registers {
   static constexpr int VALUES = 1;  // of k in a word
   template <class T>
   using Kept = float;  // what values of type T become beside it
@@ -22,7 +42,7 @@ struct Floats {
 
 #if defined(__AVX512BF16__)
 // Pairs of bf16, whose two products are added to a float at once. Subnormal inputs count as zero.
-struct Pairs {
+struct Pairs : Registers {
   static constexpr int VALUES = 2;
   template <class T>
   using Kept = T;
@@ -32,6 +52,14 @@ struct Pairs {
   }
 };
 #endif
+
+// Pairs of bf16 for AMX's tiles, see amx/amx.h.
+struct Tiles {
+  static constexpr bool TILES = true;
+  static constexpr int ROWS = TileProduct::ROWS, COLUMNS = TileProduct::COLUMNS;
+  static constexpr int UNIT = TileProduct::STEPS;
+  static constexpr int VALUES = 2;
+};
 
 // Lanes a0 b0 a1 b1 ... of the lower or the upper halves.
 template <int HALF>

@@ -70,14 +70,15 @@ nb::object to_python(const std::optional<std::vector<mx::array>>& arrays) {
 }
 
 std::optional<int64_t> row_stride(const mx::array& x, int inner) {
-  int64_t stride = 0, next = -1;
+  int64_t stride = 0;
+  std::optional<int64_t> next;  // any number once it is known: reversed rows have negative strides
   for (int d = static_cast<int>(x.ndim()) - inner - 1; d >= 0; --d) {
     if (x.shape(d) == 1) {
       continue;
     }
-    if (next < 0) {
+    if (!next) {
       stride = x.strides(d);
-    } else if (x.strides(d) != next) {
+    } else if (x.strides(d) != *next) {
       return std::nullopt;
     }
     next = x.strides(d) * x.shape(d);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "amx/amx.h"
 #include "kernel.h"
 
 namespace torchmlx {
@@ -35,25 +36,45 @@ struct Set {
 const Set sets[] = {EACH_SET(SET, )};
 #undef SET
 
+constexpr char AMX[] = "amx", EMULATED[] = "amx-emulated";
+
 constexpr int UNKNOWN = -1;
 std::atomic<int> chosen{UNKNOWN};
+// Never null, so that a product that runs while another set is chosen can end.
+std::atomic<MultiplyTiles> tiles{multiply_by_loops};
+std::atomic<bool> tiled{false};
 
-}  // namespace
-
-int set_in_use() {
-  int set = chosen.load(std::memory_order_relaxed);
-  if (set == UNKNOWN) {
-    set = 0;
-    while (!sets[set].runs()) {
-      ++set;
-    }
-    chosen.store(set, std::memory_order_relaxed);
+int best() {
+  int set = 0;
+  while (!sets[set].runs()) {
+    ++set;
   }
   return set;
 }
 
+// All processors with AMX have AVX-512 with bf16, the first set.
+bool amx_runs() { return best() == 0 && amx(); }
+
+}  // namespace
+
+int set_in_use() {
+  int set = chosen.load(std::memory_order_acquire);
+  if (set == UNKNOWN) {
+    use(amx_runs() ? AMX : sets[best()].name);
+    set = chosen.load(std::memory_order_acquire);
+  }
+  return set;
+}
+
+bool tiles_in_use() { return tiled.load(std::memory_order_relaxed); }
+
+void multiply_tiles(const TileProduct& p) { tiles.load(std::memory_order_relaxed)(p); }
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
+  if (amx_runs()) {
+    names.push_back(AMX);
+  }
   for (const Set& set : sets) {
     if (set.runs()) {
       names.push_back(set.name);
@@ -62,13 +83,29 @@ std::vector<std::string> instruction_sets() {
   return names;
 }
 
-const char* instruction_set() { return sets[set_in_use()].name; }
+const char* instruction_set() {
+  int set = set_in_use();
+  return !tiles_in_use() ? sets[set].name : tiles.load() == multiply_by_loops ? EMULATED : AMX;
+}
 
 bool use(const std::string& name) {
+  auto choose = [](int set, MultiplyTiles multiply) {
+    tiled.store(multiply != nullptr, std::memory_order_relaxed);
+    if (multiply) {
+      tiles.store(multiply, std::memory_order_relaxed);
+    }
+    chosen.store(set, std::memory_order_release);
+    return true;
+  };
+  if (name == EMULATED) {
+    return choose(best(), multiply_by_loops);
+  }
+  if (name == AMX) {
+    return amx_runs() && choose(0, amx());
+  }
   for (int set = 0; set < SETS; ++set) {
     if (name == sets[set].name && sets[set].runs()) {
-      chosen.store(set, std::memory_order_relaxed);
-      return true;
+      return choose(set, nullptr);
     }
   }
   return false;

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "amx/amx.h"
 #include "check.h"
 #include "runtime/copy.h"
 
@@ -68,12 +69,25 @@ void check_pool() {
   expect(thrown, "an exception in a loop");
 }
 
+// What decides whether AMX is used tells one wrong sum from none.
+void check_agreement() {
+  MultiplyTiles wrong = [](const TileProduct& p) {
+    multiply_by_loops(p);
+    p.sums[(p.rows - 1) * p.row + TileProduct::COLUMNS] += 0.125f;
+  };
+  expect(agree(multiply_by_loops, multiply_by_loops), "tiles agree with themselves");
+  expect(!agree(wrong, multiply_by_loops), "a wrong tile is found");
+}
+
 }  // namespace
 
 int main() {
   check_pool();
   check_copy();
-  for (const std::string& set : instruction_sets()) {
+  check_agreement();
+  std::vector<std::string> sets = instruction_sets();
+  sets.push_back("amx-emulated");
+  for (const std::string& set : sets) {
     use(set);
     for (int count : {1, 3}) {
       set_threads(count);
@@ -85,7 +99,7 @@ int main() {
   }
   set_threads(1);
   std::printf("%d differences on", faults);
-  for (const std::string& set : instruction_sets()) {
+  for (const std::string& set : sets) {
     std::printf(" %s", set.c_str());
   }
   std::printf("\n");
