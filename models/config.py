@@ -33,6 +33,7 @@ LIMITS = {
     "head_dim": 1 << 16,
     "vocab_size": 1 << 26,
     "max_position_embeddings": 1 << 30,
+    "sliding_window": 1 << 30,
     "moe_intermediate_size": 1 << 22,
     "shared_expert_intermediate_size": 1 << 22,
     "num_experts": 1 << 14,
@@ -155,7 +156,7 @@ class RopeConfig:
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, dim - 1)
-        ramp = (np.arange(dim // 2, dtype=np.float32) - low) / max(high - low, 0.001)
+        ramp = (np.arange(len(inverse), dtype=np.float32) - low) / max(high - low, 0.001)
         keep = 1 - np.clip(ramp, 0, 1).astype(np.float32)
         return inverse / np.float32(self.factor) * (1 - keep) + inverse * keep
 
