@@ -310,7 +310,7 @@ def test_outputs_of_encode(refused, tmp_path, out, said):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (None, "no readable config.json"),
+        (None, "config.json: no such file"),
         ('{"_class_name": "AutoencoderKL"}', "'AutoencoderKL' is not supported"),
         ("{}", "diffusion_pytorch_model.safetensors"),
     ],
