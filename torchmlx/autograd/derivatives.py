@@ -102,6 +102,8 @@ _by_result("rsqrt", lambda y: -0.5 * y * y * y)
 _by_result("reciprocal", lambda y: -y * y)
 _by_result("tanh", lambda y: 1 - y * y)
 _by_result("sigmoid", lambda y: y * (1 - y))
+_by_result("expm1", lambda y: y + 1)
+_by_result("tan", lambda y: 1 + y * y)
 _by_input("log", lambda x: 1 / x)
 _by_input("log1p", lambda x: 1 / (1 + x))
 _by_input("sin", cos)
@@ -187,30 +189,6 @@ def complex_(g, real, imag):
 def div_rounded(g, input, other, rounding_mode):
     zero = mx.zeros(g.shape, g.dtype)
     return zero, zero
-
-
-def _by_result(*names: str):
-    """Register g * slope(result), computed in float32 for halves."""
-
-    def register(slope):
-        @derivative(*names, saves="result")
-        def rule(g, input, *, result):
-            if result.dtype in (mx.float16, mx.bfloat16):
-                g, result = g.astype(mx.float32), result.astype(mx.float32)
-            return g * _conj(slope(result))
-
-        return slope
-
-    return register
-
-
-_by_result("expm1")(lambda y: y + 1)
-_by_result("sqrt")(lambda y: 0.5 / y)
-_by_result("rsqrt")(lambda y: -0.5 * y * y * y)
-_by_result("reciprocal")(lambda y: -y * y)
-_by_result("tanh")(lambda y: 1 - y * y)
-_by_result("sigmoid")(lambda y: y * (1 - y))
-_by_result("tan")(lambda y: 1 + y * y)
 
 
 @derivative("remainder", saves="input:other other:other")
