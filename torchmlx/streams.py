@@ -39,7 +39,7 @@ _thread = _Thread()
 def settle() -> None:
     """Compute every tensor that is still to be computed, and wait.
 
-    Looking for them takes about 5 ms with 200,000 Python objects.
+    Looking for them took 20 ms with 250,000 Python objects (2 cores, 2026-12-02).
     """
     mx.eval(_pending())
     mx.synchronize()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+
+import torchmlx
+import torchmlx.nn.attention.flex_attention as F
 
 from .parity import same
 from .test_nn_utils import fill, plain, rows
@@ -122,8 +126,18 @@ PROGRAMS = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_torch_does_the_same(name):
-    import torch.nn.attention.flex_attention  # noqa: F401
-
-    import torchmlx.nn.attention.flex_attention  # noqa: F401
+    import torch.nn.attention.flex_attention  # noqa: F401  (takes seconds)
 
     same(plain(PROGRAMS[name](torchmlx)), plain(PROGRAMS[name](torch)), 3e-6)
+
+
+def test_flexible_attention_gives_what_it_is_asked_for_besides():
+    """torch's CPU refuses max_scores: these are its return_lse and the definition."""
+    q, k, v = (rows(torchmlx, 1, 2, n, 4).cos() for n in (3, 5, 5))
+    out, lse = F.flex_attention(q, k, v, return_lse=True)
+    again, aux = F.flex_attention(q, k, v, return_aux=F.AuxRequest(lse=True, max_scores=True))
+    scores = q.numpy().astype("float64") @ k.numpy().astype("float64").swapaxes(-1, -2) / 2
+    np.testing.assert_allclose(again.numpy(), out.numpy(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(aux.lse.numpy(), lse.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(aux.max_scores.numpy(), scores.max(-1), rtol=1e-6)
+    assert F.flex_attention(q, k, v, return_aux=F.AuxRequest(lse=True))[1].max_scores is None

@@ -11,6 +11,7 @@ from ...core.modes import no_grad
 from .. import functional as F
 from ..modules.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..parameter import Parameter
+from .weight_norm import on_weight, take_off
 
 __all__ = ["SpectralNorm", "remove_spectral_norm", "spectral_norm"]
 
@@ -79,7 +80,7 @@ class SpectralNorm:
     @staticmethod
     def apply(module, name, n_power_iterations, dim, eps) -> SpectralNorm:
         """Put the hook on `module`; RuntimeError where the weight has one."""
-        if any(_is_ours(hook, name) for hook in module._forward_pre_hooks.values()):
+        if any(on_weight(hook, SpectralNorm, name) for hook in module._forward_pre_hooks.values()):
             raise RuntimeError(
                 f"Cannot register two spectral_norm hooks on the same parameter {name}"
             )
@@ -100,10 +101,6 @@ class SpectralNorm:
         return hook
 
 
-def _is_ours(hook, name: str) -> bool:
-    return isinstance(hook, SpectralNorm) and hook.name == name
-
-
 def spectral_norm(module, name="weight", n_power_iterations=1, eps=1e-12, dim=None):
     """Divide parameter `name` of `module` by its largest singular value. Returns the module."""
     SpectralNorm.apply(
@@ -114,9 +111,4 @@ def spectral_norm(module, name="weight", n_power_iterations=1, eps=1e-12, dim=No
 
 def remove_spectral_norm(module, name: str = "weight"):
     """Undo `spectral_norm`. Returns the module; ValueError where there is none."""
-    for key, hook in module._forward_pre_hooks.items():
-        if _is_ours(hook, name):
-            hook.remove(module)
-            del module._forward_pre_hooks[key]
-            return module
-    raise ValueError(f"spectral_norm of '{name}' not found in {module}")
+    return take_off(module, SpectralNorm, name, "spectral_norm")

@@ -42,7 +42,7 @@ class WeightNorm:
     @staticmethod
     def apply(module, name: str, dim: int | None) -> WeightNorm:
         """Put the hook on `module`; RuntimeError where the weight has one."""
-        if any(_is_ours(hook, name) for hook in module._forward_pre_hooks.values()):
+        if any(on_weight(hook, WeightNorm, name) for hook in module._forward_pre_hooks.values()):
             raise RuntimeError(
                 f"Cannot register two weight_norm hooks on the same parameter {name}"
             )
@@ -66,8 +66,19 @@ class WeightNorm:
         setattr(module, self.name, self.compute_weight(module))
 
 
-def _is_ours(hook, name: str) -> bool:
-    return isinstance(hook, WeightNorm) and hook.name == name
+def on_weight(hook, kind: type, name: str) -> bool:
+    """Whether a hook is of this kind and computes weight `name`."""
+    return isinstance(hook, kind) and hook.name == name  # type: ignore[attr-defined]
+
+
+def take_off(module, kind: type, name: str, what: str):
+    """Remove the hook of this kind on weight `name`. Returns the module; ValueError without one."""
+    for key, hook in module._forward_pre_hooks.items():
+        if on_weight(hook, kind, name):
+            hook.remove(module)
+            del module._forward_pre_hooks[key]
+            return module
+    raise ValueError(f"{what} of '{name}' not found in {module}")
 
 
 def weight_norm(module, name: str = "weight", dim: int | None = 0):
@@ -87,9 +98,4 @@ def weight_norm(module, name: str = "weight", dim: int | None = 0):
 
 def remove_weight_norm(module, name: str = "weight"):
     """Undo `weight_norm`. Returns the module; ValueError where there is none."""
-    for key, hook in module._forward_pre_hooks.items():
-        if _is_ours(hook, name):
-            hook.remove(module)
-            del module._forward_pre_hooks[key]
-            return module
-    raise ValueError(f"weight_norm of '{name}' not found in {module}")
+    return take_off(module, WeightNorm, name, "weight_norm")
