@@ -29,4 +29,26 @@ def _parse_to(*args, **kwargs):
     return where, target, blocking, memory_format
 
 
+class _Keys(type):
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return name
+
+
+class DispatchKey(metaclass=_Keys):
+    """Names of torch's layers of functions (AutocastCPU, ...). There is one layer here."""
+
+
+class DispatchKeySet(frozenset):
+    """Some of these names."""
+
+    def __new__(cls, *keys: str) -> DispatchKeySet:
+        return super().__new__(cls, keys)
+
+
+class _ExcludeDispatchKeyGuard(contextlib.nullcontext):
+    """Inside, layers are left out; none of them is here."""
+
+
 _nn = SimpleNamespace(_parse_to=_parse_to)

@@ -76,6 +76,7 @@ from . import (  # built from the filled table
     _inductor,
     accelerator,
     amp,
+    ao,
     autograd,
     backends,
     compiler,

@@ -81,3 +81,18 @@ def test_a_container_of_ones_own():
     assert own_tree.tree_leaves([Pair(1, [2])]) == [1, 2]
     with pytest.raises(ValueError, match="flatten_with_keys_fn"):
         own_tree.tree_leaves_with_path(Pair(1, 2))
+
+
+def test_what_torchvision_asks_for_at_import():
+    """torchvision 0.28: keys of dispatch, symbols of ONNX, stubs of quantised models."""
+    keys = ours._C.DispatchKeySet(ours._C.DispatchKey.AutocastCPU)
+    both = keys | ours._C.DispatchKeySet(ours._C.DispatchKey.AutocastCUDA)
+    assert both == {"AutocastCPU", "AutocastCUDA"}
+    x = ours.ones(2)
+    with ours._C._ExcludeDispatchKeyGuard(both):
+        assert ours.ao.quantization.QuantStub()(x) is x
+
+    from torchmlx.onnx.symbolic_helper import parse_args
+
+    assert parse_args("v", "f")(max) is max
+    ours.onnx.register_custom_op_symbolic("torchvision::nms", max, 11)

@@ -1,0 +1,3 @@
+"""torch.ao: of quantisation only what models keep places with."""
+
+from . import quantization as quantization
