@@ -65,7 +65,9 @@ INLINE int64_t row_words(int64_t steps) {
 
 // A row's k values, and zeros up to whole tiles.
 static inline void pack_row(uint32_t* dst, const bfloat* src, int64_t k, int64_t steps) {
-  memcpy(dst, src, 2 * k);
+  if (k > 0) {  // of an empty array there may be no address
+    memcpy(dst, src, 2 * k);
+  }
   memset(reinterpret_cast<bfloat*>(dst) + k, 0, 4 * steps - 2 * k);
 }
 
