@@ -104,7 +104,10 @@ def _transformable(
     @call.vjp
     def _vjp(primals, cotangent, output):
         primals = _as_tuple(primals)
-        if kernel.vjp is not None:
+        if all(g.size == 0 for g in _as_tuple(cotangent)):
+            # Sums over nothing. MLX may never come back from them (Reduce on the CPU, 0.32.4).
+            gradients = tuple(map(mx.zeros_like, primals))
+        elif kernel.vjp is not None:
             every = kernel.vjp(spread(primals), cotangent, output, **bound)
             gradients = tuple(g for g, there in zip(every, present, strict=True) if there)
         else:

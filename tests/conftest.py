@@ -28,6 +28,9 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("huge"):
+            item.add_marker(pytest.mark.timeout(3600))
     if find_shared() is None:
         for item in items:
             if item.get_closest_marker("shared"):

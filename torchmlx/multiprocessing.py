@@ -5,11 +5,13 @@ There is no torch.distributed of several processes: each one computes by itself.
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 import traceback
 from multiprocessing import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]
 from multiprocessing import get_context
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 
@@ -24,55 +26,87 @@ class ProcessRaisedException(Exception):
 class ProcessExitedException(ProcessRaisedException):
     """A process ended with an exit code or by a signal."""
 
-    def __init__(self, msg: str, error_index: int, error_pid: int, exit_code: int) -> None:
+    def __init__(
+        self, msg: str, error_index: int, error_pid: int, exit_code: int,
+        signal_name: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(msg, error_index, error_pid)
-        self.exit_code = exit_code
+        self.exit_code, self.signal_name = exit_code, signal_name
 
 
-def _call(fn: Any, rank: int, args: tuple, told: Any) -> None:
+def _call(fn: Any, rank: int, args: tuple, told: Connection) -> None:
     try:
         fn(rank, *args)
     except Exception:
-        told.put(traceback.format_exc())
+        told.send(traceback.format_exc())
         raise SystemExit(1) from None
 
 
 class ProcessContext:
     """Processes that spawn() started. torch.multiprocessing.ProcessContext."""
 
-    def __init__(self, processes: list, told: list) -> None:
-        self.processes, self._told = processes, told
+    def __init__(self, processes: list, told: list[Connection]) -> None:
+        self.processes = processes
+        self._told = dict(enumerate(told))  # each may yet tell of an exception
+        self._said: dict[int, str] = {}
 
     def pids(self) -> list[int]:
         """The processes' ids."""
         return [p.pid for p in self.processes]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Wait until all have ended (True); one that fails ends the others and raises."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while any(p.exitcode is None for p in self.processes):
-            left = None if end is None else max(0.0, end - time.monotonic())
-            alive = [p.sentinel for p in self.processes if p.exitcode is None]
-            if not wait(alive, left):
-                return False
-            self._raise_failure()
-        self._raise_failure()
-        return True
+        """Wait until all have ended: True, or False when `timeout` seconds have passed.
 
-    def _raise_failure(self) -> None:
+        A process that fails ends the others, which have `grace_period` seconds to end by
+        themselves. Raises ProcessRaisedException or ProcessExitedException for it.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            # Asked once: one that ends after this is met again, by its sentinel, in the next turn.
+            alive = [p.sentinel for p in self.processes if p.exitcode is None]
+            self._listen()
+            self._raise_failure(grace_period)
+            if not alive:
+                return True
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not wait([*alive, *self._told.values()], left):
+                return False
+
+    def _listen(self) -> None:
+        """Read what processes tell: one with more to tell than a pipe holds waits for that."""
+        for rank, connection in list(self._told.items()):
+            if connection.poll():
+                with contextlib.suppress(EOFError):
+                    self._said[rank] = connection.recv()
+                connection.close()
+                del self._told[rank]
+
+    def _raise_failure(self, grace_period: float | None) -> None:
         for rank, process in enumerate(self.processes):
-            if not process.exitcode:
+            if not (code := process.exitcode):
                 continue
-            for other in self.processes:
-                other.terminate()
-                other.join()
-            if not self._told[rank].empty():
+            self._listen()
+            self._end(grace_period)
+            if rank in self._said:
                 said = f"\n\n-- Process {rank} terminated with the following error:\n"
-                raise ProcessRaisedException(said + self._told[rank].get(), rank, process.pid)
+                raise ProcessRaisedException(said + self._said[rank], rank, process.pid)
+            name = signal.Signals(-code).name if code < 0 else None
+            how = f"exit code {code}" if name is None else f"signal {name}"
             raise ProcessExitedException(
-                f"process {rank} terminated with exit code {process.exitcode}", rank, process.pid,
-                process.exitcode,
-            )  # fmt: skip
+                f"process {rank} terminated with {how}", rank, process.pid, code, name
+            )
+
+    def _end(self, grace_period: float | None) -> None:
+        """End all: by themselves in the time given, then asked, then killed."""
+        for seconds, how in ((grace_period or 0, "terminate"), (30, "kill")):
+            end = time.monotonic() + seconds
+            for process in self.processes:
+                process.join(max(0.0, end - time.monotonic()))
+            for process in self.processes:
+                if process.exitcode is None:
+                    getattr(process, how)()
+        for process in self.processes:
+            process.join()
 
 
 def start_processes(
@@ -83,10 +117,12 @@ def start_processes(
     context: Any = get_context(start_method)
     processes, told = [], []
     for rank in range(nprocs):
-        told.append(context.SimpleQueue())
-        process = context.Process(target=_call, args=(fn, rank, args, told[-1]), daemon=daemon)
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_call, args=(fn, rank, args, theirs), daemon=daemon)
         process.start()
+        theirs.close()
         processes.append(process)
+        told.append(ours)
     started = ProcessContext(processes, told)
     if not join:
         return started

@@ -196,19 +196,21 @@ def test_roundtrip(torchmlx, tmp_path, pixels):
     assert f"5 frames: PSNR {numbers['psnr']:.2f} dB, SSIM {numbers['ssim']:.4f}" in told
 
 
-def heed_interrupts():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+# What a shell starts in the background ignores the signal, and so would this test's process.
+HEEDING = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from torchmlx.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def test_interrupt_leaves_nothing(tmp_path, mean):
     """A real signal while frames are written."""
     write_latents(tmp_path / "z.safetensors", mean.repeat(1, 1, 40, 1, 1), {})
-    command = [sys.executable, "-m", "torchmlx", "decode-video", *VAE, "--no-tiling"]
+    command = [sys.executable, "-c", HEEDING, "decode-video", *VAE, "--no-tiling"]
     command += ["--latents", str(tmp_path / "z.safetensors"), "--out", str(tmp_path / "frames")]
-    # What a shell starts in the background ignores the signal, and so would this test's process.
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
-    )
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not any(tmp_path.glob(".frames.partial-*/*.png")):
         assert process.poll() is None and time.monotonic() < deadline

@@ -48,6 +48,14 @@ def test_gradients_of_an_empty_batch():
     np.testing.assert_array_equal(gradients[1], np.zeros((3, 4)))
 
 
+def test_a_gradient_of_nothing_by_rows_apart_comes_back():
+    """MLX's Reduce on the CPU does not from such a sum (0.32.4)."""
+    x, w, bias = arrays((0,), 3, 4)
+    columns = mx.zeros((3, 0)).T
+    _, gradients = mx.vjp(linear, [x, w, bias], [columns])
+    np.testing.assert_array_equal(gradients[2], np.zeros(3))
+
+
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_bias_is_added_before_rounding(dtype):
     """1 + eps/4 + bias -1 keeps the eps/4 that rounding before the bias would lose."""

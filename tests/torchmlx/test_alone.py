@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import os
+import signal
 import struct
 
 import pytest
@@ -118,3 +119,58 @@ def test_processes():
     assert started.join() and len(started.pids()) == 1
     with pytest.raises(multiprocessing.ProcessExitedException, match="exit code 1"):
         multiprocessing.spawn(os._exit, args=(), nprocs=2)
+
+
+def fail_at_length(rank):
+    raise ValueError("x" * 300_000)  # more than a pipe holds
+
+
+def test_a_process_tells_all_of_its_exception():
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException) as caught:
+        torch.multiprocessing.spawn(fail_at_length)
+    assert "x" * 300_000 in str(caught.value) and caught.value.error_index == 0
+
+
+def kill_itself(rank):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_a_signal_ends():
+    with pytest.raises(torch.multiprocessing.ProcessExitedException, match="signal SIGKILL") as e:
+        torch.multiprocessing.spawn(kill_itself)
+    assert (e.value.exit_code, e.value.signal_name) == (-signal.SIGKILL, "SIGKILL")
+
+
+class EndsWhenAsked:
+    """A process that ends between one question and the next."""
+
+    def __init__(self, code, alive):
+        self.code, self.alive, self.pid, self.sentinel = code, alive, 1, -1
+
+    @property
+    def exitcode(self):
+        self.alive -= 1
+        return None if self.alive >= 0 else self.code
+
+    def join(self, timeout=None):
+        pass
+
+
+@pytest.mark.parametrize("alive", range(4))
+@pytest.mark.parametrize("code", [0, 3])
+def test_processes_that_end_at_any_moment(monkeypatch, alive, code):
+    """Waiting for none of them would never come back."""
+
+    def wait(sentinels, timeout):
+        assert sentinels
+        return sentinels
+
+    monkeypatch.setattr(torch.multiprocessing, "wait", wait)
+    context = torch.multiprocessing.ProcessContext(
+        [EndsWhenAsked(0, 0), EndsWhenAsked(code, alive)], []
+    )
+    if code:
+        with pytest.raises(torch.multiprocessing.ProcessExitedException, match="exit code 3"):
+            context.join()
+    else:
+        assert context.join()
