@@ -92,6 +92,7 @@ from . import (  # built from the filled table
     library,
     linalg,
     mps,
+    multiprocessing,
     nn,
     onnx,
     ops,

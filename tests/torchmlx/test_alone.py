@@ -111,8 +111,7 @@ def test_what_traces_nothing():
 
 
 def test_processes():
-    from torchmlx import multiprocessing
-
+    multiprocessing = torch.multiprocessing
     context = multiprocessing.get_context("spawn")
     assert context is not None and multiprocessing.get_sharing_strategy() == "copy"
     started = multiprocessing.spawn(print, nprocs=1, join=False)
