@@ -103,6 +103,7 @@ from . import (  # built from the filled table
     return_types,
     serialization,
     special,
+    testing,
     utils,
     version,
 )

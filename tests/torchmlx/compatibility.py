@@ -26,7 +26,7 @@ NAMESPACES = (
     "nn.utils.parametrize", "nn.utils.parametrizations", "func", "autograd.functional",
     "nn.parallel", "nn.attention", "optim.swa_utils", "linalg",
     "fft", "special", "signal.windows", "masked", "autograd", "amp", "optim",
-    "optim.lr_scheduler", "utils.data", "distributions", "mps", "accelerator",
+    "optim.lr_scheduler", "utils.data", "distributions", "mps", "accelerator", "testing",
 )  # fmt: skip
 # Not for users: one backend's functions, internals that lack an underscore, quantised integers.
 INTERNAL = re.compile(
@@ -41,7 +41,7 @@ INTERNAL = re.compile(
     r"guaranteed_|argument_valid|runtime_valid|functional_data|non_determ|set_anomaly|"
     r"(can_use|register|restore|activate|current|list)_.*(attention|impl)|enforce_grad|"
     r"(Saved|Lazy|Uninit|NestedIO|DataChunk|Profiler)\w*|values(_copy)?$|compiled_with|is_dist|"
-    r"(assert|handle|has_torch|boolean)_\w*|CompilationUnit|fork|wait|factory_kwargs)"
+    r"(assert_int|handle|has_torch|boolean)_\w*|CompilationUnit|fork|wait|factory_kwargs)"
 )
 TYPES = {
     "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "Event", "FloatTensor", "Generator",

@@ -121,6 +121,8 @@ def _isclose(input, other, rtol, atol, equal_nan):
     close = input == other
     if equal_nan and not is_integer(input):
         close = close | (mx.isnan(input) & mx.isnan(other))
+    if rtol == atol == 0:  # exact, where differences of large integers round to nothing
+        return close
     if is_integer(input):
         input, other = input.astype(mx.float32), other.astype(mx.float32)
     allowed = mx.abs(other * mx.array(rtol, other.dtype)) + atol
@@ -133,6 +135,9 @@ def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     """|input - other| <= atol + rtol * |other|, of one dtype. torch.isclose."""
     if input.dtype is not other.dtype:
         raise RuntimeError(f"{input.dtype.torch_name} did not match {other.dtype.torch_name}")
+    for name, limit in (("rtol", rtol), ("atol", atol)):
+        if limit < 0:
+            raise RuntimeError(f"{name} must be greater than or equal to zero, but got {limit}")
     return _isclose(input, other, rtol, atol, equal_nan)
 
 
