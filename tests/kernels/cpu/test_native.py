@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -63,12 +64,29 @@ def test_the_number_of_threads_changes_while_others_compute(extension):
         thread.join()
 
 
+def tasks() -> dict[str, float]:
+    """Milliseconds on a processor of each thread of this process, by its number."""
+    spent = {}
+    for task in Path("/proc/self/task").iterdir():
+        user, system = (task / "stat").read_text().rpartition(")")[2].split()[11:13]
+        spent[task.name] = (int(user) + int(system)) * 1e3 / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: /proc")
 def test_idle_threads_sleep(extension):
+    """The pool's own threads: others of this process may be at work."""
+    extension.set_threads(1)
+    x, w = random(60, 300), random(200, 300, seed=1)
+    mx.eval(linear(x, w))
+    others = tasks().keys()
     extension.set_threads(4)
-    mx.eval(linear(random(60, 300), random(200, 300, seed=1)))
-    before = time.process_time()
+    mx.eval(linear(x, w))
+    before = {task: spent for task, spent in tasks().items() if task not in others}
+    assert len(before) >= 3
     time.sleep(0.3)
-    assert time.process_time() - before < 0.05
+    after = tasks()
+    assert all(after[task] - spent <= 20 for task, spent in before.items())  # two of its ticks
 
 
 def test_short_calls_leak_no_memory(extension):
