@@ -55,8 +55,7 @@ from .random import (
     seed,
     set_rng_state,
 )
-
-__version__ = "2.15.0+mlx"
+from .version import __version__
 
 if _TYPE_CHECKING:  # what the op table adds
 
@@ -86,6 +85,7 @@ from . import (  # built from the filled table
     distributions,
     fft,
     func,
+    functional,
     fx,
     hub,
     jit,
@@ -104,6 +104,8 @@ from . import (  # built from the filled table
     serialization,
     special,
     testing,
+    torch_version,
+    types,
     utils,
     version,
 )
