@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import multiprocessing
+import os
 import threading
 
 import numpy as np
 import pytest
 
 import torchmlx
+from torchmlx.utils.data import workers
 
 Pair = collections.namedtuple("Pair", "x y")
 
@@ -188,6 +191,41 @@ def test_processes():
         list(range(6)), 2, num_workers=1, multiprocessing_context="spawn", collate_fn=double
     )
     assert [b.tolist() for b in loader] == [[0, 2], [4, 6], [8, 10]]
+
+
+def vanish(batch):
+    os._exit(3)
+
+
+def leave_the_thread(batch):
+    raise SystemExit  # not an Exception: nobody else hears of it
+
+
+@pytest.mark.parametrize(("context", "end"), [("spawn", vanish), (None, leave_the_thread)])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_is_gone_is_not_waited_for(monkeypatch, context, end):
+    monkeypatch.setattr(workers, "LOOK", 0.2)
+    loader = torchmlx.utils.data.DataLoader(
+        list(range(4)), num_workers=1, multiprocessing_context=context, collate_fn=end
+    )
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) .*exited unexpectedly"):
+        list(loader)
+
+
+def large(batch):
+    return torchmlx.zeros(len(batch), 200_000)
+
+
+def test_processes_with_more_to_say_than_a_pipe_holds_go_at_once():
+    loader = torchmlx.utils.data.DataLoader(
+        list(range(6)), num_workers=1, multiprocessing_context="spawn", collate_fn=large
+    )
+    others = set(multiprocessing.active_children())
+    batches = iter(loader)
+    assert next(batches).shape == (1, 200_000)
+    (worker,) = set(multiprocessing.active_children()) - others
+    batches.close()
+    assert worker.exitcode == 0  # by itself, not killed after 5 s
 
 
 @pytest.mark.parametrize(

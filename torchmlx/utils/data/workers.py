@@ -7,9 +7,10 @@ seeded with the loader's seed plus its number, as torch seeds a worker process.
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.process
 import queue
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ import mlx.core as mx
 
 from ... import random
 from ...core.tensor import Tensor
+
+# Seconds after which the main thread looks whether the worker it waits for is still there.
+LOOK = 2.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ def _work(info: WorkerInfo, fetch_of, init, inbox, outbox) -> None:
         failure = Failure(type(error), traceback.format_exc())
         while inbox.get() is not None:
             outbox.put(failure)
+        _leave(outbox)
         return
     while (task := inbox.get()) is not None:
         try:
@@ -118,6 +123,13 @@ def _work(info: WorkerInfo, fetch_of, init, inbox, outbox) -> None:
             foreign = isinstance(error, RuntimeError) and "There is no Stream" in str(error)
             result = Elsewhere() if foreign else Failure(type(error), traceback.format_exc())
         outbox.put(result)
+    _leave(outbox)
+
+
+def _leave(outbox) -> None:
+    """Told to end: whatever nobody has taken, nobody wants, and a full pipe must not hold it up."""
+    if hasattr(outbox, "cancel_join_thread"):
+        outbox.cancel_join_thread()
 
 
 class Workers:
@@ -186,10 +198,23 @@ class Workers:
         return self.own_fetch(task)
 
     def receive(self, worker: int) -> Any:
-        try:
-            result = self.outboxes[worker].get(timeout=self.timeout)
-        except queue.Empty:
-            raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
+        end = None if self.timeout is None else time.monotonic() + self.timeout
+        while True:
+            left = LOOK if end is None else min(LOOK, max(0.0, end - time.monotonic()))
+            alive = self.members[worker].is_alive()  # asked first: its last words come before
+            try:
+                result = self.outboxes[worker].get(timeout=left)
+                break
+            except queue.Empty:
+                if end is not None and time.monotonic() >= end:
+                    raise RuntimeError(
+                        f"DataLoader timed out after {self.timeout} seconds"
+                    ) from None
+                if not alive:
+                    name = getattr(self.members[worker], "pid", self.members[worker].name)
+                    raise RuntimeError(
+                        f"DataLoader worker (pid(s) {name}) exited unexpectedly"
+                    ) from None
         if isinstance(result, Failure):
             result.raise_again(worker)
         return result
@@ -199,3 +224,5 @@ class Workers:
             inbox.put(None)
         for member in self.members:
             member.join(timeout=5)
+            if isinstance(member, multiprocessing.process.BaseProcess) and member.is_alive():
+                member.terminate()
