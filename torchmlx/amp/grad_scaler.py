@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..aten._calling import collapse
 from ..core import modes
 from ..core.op import TABLE
 from ..core.tensor import Tensor
@@ -62,7 +63,7 @@ class GradScaler:
                 for p in group["params"]:
                     if p.grad is not None:
                         gradient = p.grad._read()
-                        finite = finite & mx.all(mx.isfinite(gradient))
+                        finite = finite & collapse(mx.all, mx.isfinite(gradient))
                         p.grad._write(gradient.astype(mx.float32) * (1.0 / self._scale))
         self._overflowed[id(optimizer)] = not bool(finite.item())
         self._stages[id(optimizer)] = "unscaled"

@@ -54,12 +54,24 @@ def reduce_axes(x: mx.array, dim, keepdim: bool, function) -> mx.array:
     axes = reduced_axes(dim, x.ndim)
     if x.ndim == 0:
         return mx.reshape(function(mx.reshape(x, (1,)), (0,), False), ())
-    result = function(x, axes, keepdim)
-    if result.size == 0:
-        # Only its shape and dtype are used. MLX 0.32.4 reduces empty arrays on the CPU by flags it
-        # never set, and may not come back (seen on Linux, 2026-12-02).
-        return mx.zeros(result.shape, result.dtype)
-    return result
+    return function(x, axes, keepdim)
+
+
+_OF_NOTHING = {mx.sum: 0, mx.mean: math.nan, mx.prod: 1, mx.all: True, mx.any: False}
+
+
+def collapse(function, x: mx.array, axes=None, keepdim: bool = False) -> mx.array:
+    """mx.sum, mean, max, min, prod, all or any of x over axes (an int, several, None: all).
+
+    Of nothing it gives the value without which sums and products start; max and min raise MLX's
+    ValueError.
+    """
+    result = function(x, axis=axes, keepdims=keepdim)
+    if x.size:
+        return result
+    # Only its shape and dtype are used. MLX 0.32.4 reads past the end of an empty list of strides
+    # to reduce an empty array on the CPU, and may not come back (seen on Linux, 2026-12-02).
+    return mx.full(result.shape, _OF_NOTHING.get(function, 0), result.dtype)
 
 
 def reduced_shape(shape, dim, keepdim: bool) -> tuple[int, ...]:

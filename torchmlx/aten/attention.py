@@ -13,7 +13,7 @@ from ..core.tensor import Tensor
 from ..kernels.attention import attention
 from ..kernels.matmul import matmul
 from ..kernels.softmax import softmax
-from ._calling import wide
+from ._calling import collapse, wide
 
 # torch.backends.cuda's choices, kept for who asks: there is one attention here, and it is exact.
 SWITCHES = {"flash": True, "mem_efficient": True, "math": True, "cudnn": True}
@@ -118,7 +118,7 @@ def _attention_weights(query, key, mask, causal, scale):
     elif mask is not None:
         scores = scores + mask.astype(scores.dtype)
     # A row that may attend to nothing is 0, as in torch.
-    alive = mx.any(scores > -math.inf, axis=-1, keepdims=True)
+    alive = collapse(mx.any, scores > -math.inf, -1, True)
     return mx.where(alive, softmax(scores, -1), 0).astype(query.dtype)
 
 

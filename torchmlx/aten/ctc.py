@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.op import composite, op
 from ..core.tensor import Tensor
-from ._calling import wide
+from ._calling import collapse, wide
 from .loss import check_reduction
 
 
@@ -68,10 +68,10 @@ def _ctc(log_probs, labels, skip, input_lengths, target_lengths):
 
 def _log_sum(x: mx.array) -> mx.array:
     """log(sum(exp(x))) over the first axis; where all are -inf it has no slope, and no NaN."""
-    best = mx.stop_gradient(mx.max(x, axis=0))
+    best = mx.stop_gradient(collapse(mx.max, x, 0))
     dead = best == -math.inf
     shifted = mx.where(dead, -math.inf, x - mx.where(dead, 0, best))
-    total = mx.where(dead, 1, mx.sum(mx.exp(shifted), axis=0))
+    total = mx.where(dead, 1, collapse(mx.sum, mx.exp(shifted), 0))
     return mx.where(dead, best, best + mx.log(total))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..core.layout import broadcast_shapes, wrap_dim
 from ..core.op import TABLE, composite, op
-from ._calling import is_float, wide
+from ._calling import collapse, is_float, wide
 from .loss import check_reduction, legacy_reduction
 from .reduce import total, vector_norm_of
 
@@ -227,7 +227,7 @@ def _multi_margin(input, target, p, margin, weight):
     if weight is not None:
         hinge = hinge * mx.take(wide(weight), target)[:, None]
     others = mx.arange(x.shape[1])[None] != target[:, None]
-    return (mx.sum(mx.where(others, hinge, 0), axis=1) / x.shape[1]).astype(input.dtype)
+    return (collapse(mx.sum, mx.where(others, hinge, 0), 1) / x.shape[1]).astype(input.dtype)
 
 
 def _as_rows(input, target, per_class: bool):
@@ -262,11 +262,11 @@ def _multilabel_margin(input, target):
     counted = mx.cumprod((target >= 0).astype(mx.int32), axis=1) > 0
     labels = mx.where(counted, target, 0)
     is_label = (labels[..., None] == mx.arange(classes)) & counted[..., None]
-    others = mx.logical_not(mx.any(is_label, axis=1))[:, None]  # [N, 1, C]
+    others = mx.logical_not(collapse(mx.any, is_label, 1))[:, None]  # [N, 1, C]
     own = mx.take_along_axis(x, labels, axis=1)[..., None]
     hinge = mx.maximum(1 - (own - x[:, None]), 0)
     kept = counted[..., None] & others
-    return (mx.sum(mx.where(kept, hinge, 0), axis=(1, 2)) / classes).astype(input.dtype)
+    return (collapse(mx.sum, mx.where(kept, hinge, 0), (1, 2)) / classes).astype(input.dtype)
 
 
 @composite(at=("F",))

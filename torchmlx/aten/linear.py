@@ -7,7 +7,7 @@ import mlx.core as mx
 from ..core.op import op
 from ..kernels.gemv import linear as product
 from ..kernels.matmul import matmul
-from ._calling import is_float, torch_name, wide
+from ._calling import collapse, is_float, torch_name, wide
 
 # torch's C++ type names, as its matmul spells them.
 _C_NAMES = {
@@ -41,14 +41,14 @@ def linear(input, weight, bias=None):
     if input.dtype == mx.complex64:
         result = input @ weight.T
     else:  # MLX's matmul takes no integers
-        result = (input[..., None, :] * weight).sum(axis=-1).astype(input.dtype)
+        result = collapse(mx.sum, input[..., None, :] * weight, -1).astype(input.dtype)
     return result if bias is None else result + bias
 
 
 def linear_vector(input, weight, bias):
     """A weight of shape [K] gives [...]: the dot products."""
     _check(input, weight[None], bias)
-    result = (wide(input) * wide(weight)).sum(axis=-1)
+    result = collapse(mx.sum, wide(input) * wide(weight), -1)
     return (result if bias is None else result + wide(bias)).astype(input.dtype)
 
 
@@ -96,5 +96,5 @@ def bilinear(input1, input2, weight, bias=None):
     lead = input1.shape[:-1]
     a, b, w = wide(input1).reshape(-1, k), wide(input2).reshape(-1, n), wide(weight)
     left = matmul(a, w.transpose(1, 0, 2).reshape(k, outputs * n))  # [rows, outputs * n]
-    result = (left.reshape(-1, outputs, n) * b[:, None]).sum(axis=-1).reshape(*lead, outputs)
+    result = collapse(mx.sum, left.reshape(-1, outputs, n) * b[:, None], -1).reshape(*lead, outputs)
     return (result if bias is None else result + wide(bias)).astype(input1.dtype)

@@ -9,7 +9,7 @@ import mlx.core as mx
 from ..core import dtype as dtypes
 from ..core.op import TABLE, composite, op
 from ..kernels.log_softmax import log_softmax
-from ._calling import wide
+from ._calling import collapse, wide
 from .reduce import total
 
 
@@ -158,7 +158,7 @@ def _nll(logp, target, weight, ignore_index: int, reduction: str, smoothing: flo
     if smoothing:
         classes = logp.shape[axis]
         everywhere = logp if weight is None else logp * _per_class(weight, logp, axis)
-        even = mx.where(kept, -mx.sum(everywhere, axis=axis), mx.array(0, loss.dtype))
+        even = mx.where(kept, -collapse(mx.sum, everywhere, axis), mx.array(0, loss.dtype))
         loss = (1 - smoothing) * loss + smoothing / classes * even
     if reduction == "none":
         return loss
@@ -186,7 +186,7 @@ def _soft_cross_entropy(input, target, weight, reduction, smoothing):
     loss = log_softmax(x, axis) * target
     if weight is not None:
         loss = loss * _per_class(weight, loss, axis)
-    loss = -mx.sum(loss, axis=axis)
+    loss = -collapse(mx.sum, loss, axis)
     if reduction == "mean":  # over all positions, whatever the weights
         loss = _sum(loss) / max(loss.size, 1)
     elif reduction == "sum":

@@ -9,7 +9,7 @@ from ..core import dtype as dtypes
 from ..core.op import composite, op
 from ..kernels.grouped_matmul import grouped_matmul
 from ..kernels.matmul import matmul as kernel
-from ._calling import host, is_float, torch_name, wide
+from ._calling import collapse, host, is_float, torch_name, wide
 
 # at::ScalarType's C++ names, as the matrix products' messages spell them.
 _CPP = {
@@ -246,7 +246,7 @@ def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     """beta * input + alpha * the sum of batch1 @ batch2. torch.addbmm."""
     _check_bmm(batch1, batch2)
-    summed = mx.sum(product(wide(batch1), wide(batch2)), axis=0)
+    summed = collapse(mx.sum, product(wide(batch1), wide(batch2)), 0)
     return _scaled_sum(input, summed, beta, alpha).astype(batch1.dtype)
 
 

@@ -9,7 +9,16 @@ import mlx.core as mx
 from ..core.layout import wrap_dims
 from ..core.op import TABLE, composite, op
 from ..core.tensor import Tensor
-from ._calling import cast, is_float, numpy_names, reduced_axes, takes_out, torch_name, wide
+from ._calling import (
+    cast,
+    collapse,
+    is_float,
+    numpy_names,
+    reduced_axes,
+    takes_out,
+    torch_name,
+    wide,
+)
 from .lapack import check
 from .linalg import inverse_of
 from .reduce import check_norm_dtype, total, vector_norm, vector_norm_of
@@ -27,7 +36,7 @@ def _end(x: mx.array, axis: int, largest: bool) -> mx.array:
             raise IndexError(f"amin(): Expected reduction dim {axis} to have non-zero size.")
         axis %= x.ndim
         return mx.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)
-    return (mx.max if largest else mx.min)(x, axis=axis, keepdims=True)
+    return collapse(mx.max if largest else mx.min, x, axis, True)
 
 
 def _matrix_norm_of(x: mx.array, ord, dims, keepdim: bool) -> mx.array:
@@ -127,7 +136,7 @@ def cond(A, p=None):
     check("cond", A, square=False)
     if p in (None, 2, -2):
         values = singular_values(A)
-        low, high = mx.min(values, axis=-1), mx.max(values, axis=-1)
+        low, high = collapse(mx.min, values, -1), collapse(mx.max, values, -1)
         return low / high if p == -2 else high / low
     both = (_matrix_norm(a, p, (-2, -1), False, None) for a in (A, inverse_of(A)))
     return next(both) * next(both)

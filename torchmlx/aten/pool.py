@@ -9,7 +9,7 @@ import math
 import mlx.core as mx
 
 from ..core.op import TABLE, composite, op
-from ._calling import is_float, picked, torch_name, wide
+from ._calling import collapse, is_float, picked, torch_name, wide
 
 
 def _sizes(value, n: int, name: str) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ def _first_maximum(flat: mx.array) -> mx.array:
         return which
     nan = mx.isnan(flat)
     last_nan = flat.shape[-1] - 1 - mx.argmax(nan[..., ::-1], axis=-1)
-    return mx.where(mx.any(nan, axis=-1), last_nan, which)
+    return mx.where(collapse(mx.any, nan, -1), last_nan, which)
 
 
 def _max_pool(x, geometry: Geometry, indices: bool):
@@ -290,7 +290,7 @@ def _adaptive_avg_pool(input, n, output_size):
     outputs = _adaptive(n, input, output_size)
     x = wide(input)
     for i, size in enumerate(outputs):
-        x = _along(x, x.ndim - n + i, size, lambda p, a: mx.mean(p, axis=a))
+        x = _along(x, x.ndim - n + i, size, functools.partial(collapse, mx.mean))
     return x.astype(input.dtype)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import mlx.core as mx
 
@@ -13,6 +14,7 @@ from ..core.tensor import Tensor
 from ._calling import (
     along,
     cast,
+    collapse,
     count,
     is_float,
     no_elements,
@@ -38,22 +40,19 @@ def total(x: mx.array, axes, keepdim: bool = False) -> mx.array:
     """Sum over axes, in x's dtype, in blocks: rounding grows with the logarithm of the length."""
     if x.ndim == 0:
         return x
-    if x.size == 0:  # not MLX's to reduce: see reduce_axes
-        kept = [1 if a in axes else n for a, n in enumerate(x.shape) if keepdim or a not in axes]
-        return mx.zeros(kept, x.dtype)
     if x.dtype == mx.complex64 and count(x.shape, axes) > BLOCK:
         return total(mx.real(x), axes, keepdim) + 1j * total(mx.imag(x), axes, keepdim)
-    if is_float(x):
+    if is_float(x) and x.size:
         x, axes = _merge(x, axes) if not keepdim else (x, axes)
         for a in sorted(axes):
             x = _shorten(x, a)
-    return mx.sum(x, axis=axes, keepdims=keepdim)
+    return collapse(mx.sum, x, axes, keepdim)
 
 
 def _merge(x: mx.array, axes):
     """Adjacent reduced axes as one, so that blocks may run across them."""
     axes = sorted(axes)
-    if len(axes) < 2 or axes != list(range(axes[0], axes[-1] + 1)) or x.size == 0:
+    if len(axes) < 2 or axes != list(range(axes[0], axes[-1] + 1)):
         return x, tuple(axes)
     shape = x.shape
     merged = (*shape[: axes[0]], -1, *shape[axes[-1] + 1 :])
@@ -148,9 +147,7 @@ def nanmean(input, dim=None, keepdim=False, *, dtype=None):
 def prod(input, dim=None, keepdim=False, *, dtype=None):
     """Product over one dim (none: all). torch.prod."""
     x, target = _accumulate(input, dtype)
-    if x.size == 0:  # MLX answers 0
-        return mx.ones(reduced_shape(x.shape, dim, keepdim), target)
-    result = reduce_axes(x, dim, keepdim, lambda a, axes, k: mx.prod(a, axis=axes, keepdims=k))
+    result = reduce_axes(x, dim, keepdim, partial(collapse, mx.prod))
     return result if result.dtype == target else cast(result, dtypes.from_mx(target))
 
 
@@ -160,12 +157,8 @@ def _truth(name: str, function):
     def truth(input, dim=None, keepdim=False):
         if isinstance(dim, (tuple, list)) and not dim:
             result = input != 0  # here, unlike elsewhere, no dims means none
-        elif input.size == 0:  # MLX says that not all of nothing is true
-            result = mx.full(reduced_shape(input.shape, dim, keepdim), name == "all")
         else:
-            result = reduce_axes(
-                input, dim, keepdim, lambda a, x, k: function(a, axis=x, keepdims=k)
-            )
+            result = reduce_axes(input, dim, keepdim, partial(collapse, function))
         # uint8 was torch's first bool: it alone is kept.
         return result.astype(mx.uint8) if input.dtype == mx.uint8 else result
 
@@ -206,7 +199,7 @@ def _extreme(name: str, function):
                 "reduction dim with the 'dim' argument."
             )
         no_elements(name, input.shape, axes)
-        return reduce_axes(input, dim, keepdim, lambda a, x, k: function(a, axis=x, keepdims=k))
+        return reduce_axes(input, dim, keepdim, partial(collapse, function))
 
     extreme.__doc__ = f"The {name[1:]}imum over dims (none: all); NaN wins. torch.{name}."
 
@@ -319,10 +312,7 @@ def aminmax(input, *, dim=None, keepdim=False):
             "no identity."
         )
     no_elements("aminmax", input.shape, reduced_axes(dim, input.ndim) if dim is not None else ())
-    ends = [
-        reduce_axes(input, dim, keepdim, lambda a, x, k, f=f: f(a, axis=x, keepdims=k))
-        for f in (mx.min, mx.max)
-    ]
+    ends = [reduce_axes(input, dim, keepdim, partial(collapse, f)) for f in (mx.min, mx.max)]
     return return_types.make("aminmax", *ends)
 
 
@@ -405,7 +395,7 @@ def vector_norm_of(x: mx.array, ord, dim, keepdim: bool) -> mx.array:
     if ord == math.inf or ord == -math.inf:
         _no_empty_norm(x, dim, ord)
         function = mx.max if ord > 0 else mx.min
-        return reduce_axes(a, dim, keepdim, lambda v, axes, k: function(v, axis=axes, keepdims=k))
+        return reduce_axes(a, dim, keepdim, partial(collapse, function))
     if ord == 0:
         return reduce_axes((a != 0).astype(a.dtype), dim, keepdim, total)
     if ord == 1:

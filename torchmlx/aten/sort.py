@@ -13,6 +13,7 @@ from ..core import dtype as dtypes
 from ..core.op import composite, op
 from ._calling import (
     along,
+    collapse,
     host,
     is_float,
     no_elements,
@@ -144,14 +145,14 @@ def _middle(x: mx.array, axis: int) -> mx.array:
     n = x.shape[axis]
     if not is_float(x):
         return mx.array((n - 1) // 2)
-    nans = mx.sum(mx.isnan(x).astype(mx.int64), axis=axis, keepdims=True)
+    nans = collapse(mx.sum, mx.isnan(x).astype(mx.int64), axis, True)
     return mx.where(nans > 0, n - nans, (n - 1) // 2)
 
 
 def _middle_of_numbers(x: mx.array, axis: int) -> mx.array:
     if not is_float(x):
         return _middle(x, axis)
-    numbers = mx.sum(mx.logical_not(mx.isnan(x)).astype(mx.int64), axis=axis, keepdims=True)
+    numbers = collapse(mx.sum, mx.logical_not(mx.isnan(x)).astype(mx.int64), axis, True)
     return mx.maximum(numbers - 1, 0) // 2
 
 
@@ -235,7 +236,7 @@ def _quantile(
         raise RuntimeError(f"{name}() input tensor must be either float or double dtype")
     scalar = not isinstance(q, mx.array)
     q = mx.array([q], input.dtype) if scalar else q
-    if bool(mx.any((q < 0) | (q > 1)).item()):
+    if bool(collapse(mx.any, (q < 0) | (q > 1)).item()):
         raise RuntimeError(f"{name}() q must be in the range [0, 1] but got {q.tolist()}")
     x = mx.reshape(input, (-1,)) if dim is None else input
     x = mx.reshape(x, (1,)) if x.ndim == 0 else x
@@ -253,7 +254,7 @@ def _quantile(
 
 def _interpolated(x: mx.array, q: mx.array, interpolation: str, skip_nan: bool) -> mx.array:
     ordered = picked(x, order(x, -1, False), axis=-1)
-    nans = mx.sum(mx.isnan(x).astype(mx.int64), axis=-1, keepdims=True)
+    nans = collapse(mx.sum, mx.isnan(x).astype(mx.int64), -1, True)
     last = mx.full((*x.shape[:-1], 1), x.shape[-1] - 1, mx.int64)
     if skip_nan:
         last = mx.maximum(last - nans, 0)

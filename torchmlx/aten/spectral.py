@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import return_types
 from ..core.op import TABLE, composite, op
-from ._calling import host, host_function
+from ._calling import collapse, host, host_function
 from .lapack import check, identity, namespace, transposed
 from .linalg import inverse_of
 
@@ -237,7 +237,7 @@ def lstsq(A, B, rcond=None, *, driver=None):
     if driver != "gels":
         rank = mx.array(np.asarray(ranks, np.int64))
     if driver != "gelsy" and A.shape[-2] > A.shape[-1] and (ranks == A.shape[-1]).all():
-        residuals = mx.sum(mx.square(mx.abs(A @ solution - B)), axis=-2)
+        residuals = collapse(mx.sum, mx.square(mx.abs(A @ solution - B)), -2)
     real = mx.float32 if A.dtype == mx.complex64 else A.dtype
     values = singular_values(A) if driver in ("gelsd", "gelss") else mx.zeros((0,), real)
     residuals = mx.zeros((0,), real) if residuals is None else residuals

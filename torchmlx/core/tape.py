@@ -181,10 +181,12 @@ class Removable:
 def fit(gradient: mx.array, target: Like) -> mx.array:
     """`gradient` summed over broadcast dimensions and cast to the input's dtype."""
     shape = target.shape
+    if 0 in shape:
+        return mx.zeros(shape, target.dtype)  # whatever MLX had to reduce for it
     if gradient.dtype == mx.complex64 and target.dtype != mx.complex64:
         gradient = mx.real(gradient)
     if gradient.shape != shape:
-        if 0 in gradient.shape or 0 in shape:
+        if 0 in gradient.shape:
             return mx.zeros(shape, target.dtype)
         half = gradient.dtype in (mx.float16, mx.bfloat16)
         gradient = gradient.astype(mx.float32) if half else gradient

@@ -6,6 +6,7 @@ import math
 
 import mlx.core as mx
 
+from ..aten._calling import collapse
 from .optimizer import Optimizer, check, check_lr, number
 
 
@@ -53,9 +54,9 @@ class Adafactor(Optimizer):
             return state[name]
 
         if g.ndim > 1:
-            row = moved("row_var", mx.mean(g * g, axis=-1, keepdims=True))
-            column = moved("col_var", mx.mean(g * g, axis=-2, keepdims=True))
-            variance = row * column / mx.maximum(mx.mean(row, axis=-2, keepdims=True), least)
+            row = moved("row_var", collapse(mx.mean, g * g, -1, True))
+            column = moved("col_var", collapse(mx.mean, g * g, -2, True))
+            variance = row * column / mx.maximum(collapse(mx.mean, row, -2, True), least)
         else:
             variance = moved("variance", g * g)
         update = g * mx.rsqrt(mx.maximum(variance, least * least))
@@ -63,4 +64,4 @@ class Adafactor(Optimizer):
 
 
 def _rms(x: mx.array) -> mx.array:
-    return mx.sqrt(mx.sum(x * x)) / math.sqrt(x.size)
+    return mx.sqrt(collapse(mx.sum, x * x)) / math.sqrt(x.size)

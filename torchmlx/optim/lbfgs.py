@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from ..aten._calling import collapse
 from ..core import modes
 from ..core.tensor import Tensor, from_array
 from .optimizer import Optimizer, check_lr, number
@@ -28,7 +29,7 @@ class Point(NamedTuple):
 
 
 def dot(a: mx.array, b: mx.array) -> mx.array:
-    return mx.sum(a * b)
+    return collapse(mx.sum, a * b)
 
 
 def largest(x: mx.array) -> float:

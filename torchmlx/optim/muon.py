@@ -6,6 +6,7 @@ import math
 
 import mlx.core as mx
 
+from ..aten._calling import collapse
 from ..kernels.matmul import matmul
 from .optimizer import Optimizer, check_lr, number
 
@@ -15,7 +16,7 @@ def orthogonal(g: mx.array, coefficients, steps: int, eps: float) -> mx.array:
     a, b, c = coefficients
     tall = g.shape[0] > g.shape[1]
     x = (g.T if tall else g).astype(mx.bfloat16)
-    norm = mx.sqrt(mx.sum(mx.square(x.astype(mx.float32)))).astype(mx.bfloat16)
+    norm = mx.sqrt(collapse(mx.sum, mx.square(x.astype(mx.float32)))).astype(mx.bfloat16)
     x = x / mx.maximum(norm, mx.array(eps, mx.bfloat16))
     for _ in range(steps):
         gram = matmul(x, x.T)
