@@ -5,6 +5,7 @@ the others, and its cache put into a free row; each row has its own length, so n
 another and nothing is padded.
 """
 
+import contextlib
 import itertools
 import threading
 from collections import deque
@@ -139,7 +140,7 @@ class Engine:
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread after the step it is in; requests that run hear nothing more."""
+        """End the thread after the step it is in; requests that run or wait hear an error."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -166,6 +167,11 @@ class Engine:
                         self._step()
                 except Exception as error:  # one request's fault must not end all service
                     self._fail(error)
+            with self._changed:
+                left, self._waiting = list(self._waiting), deque()
+            self._fail(ended := RuntimeError("the server is stopping"))
+            for request in left:
+                self._refuse(request, ended)
             # MLX keeps what a thread compiled until the thread's end, which may be too late for it.
             self._clear()
 
@@ -190,7 +196,8 @@ class Engine:
         return request, reader
 
     def _refuse(self, request: Request, error: Exception) -> None:
-        request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
+        with contextlib.suppress(Exception):  # whoever cannot hear it must not stop the others
+            request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
 
     def _fail(self, error: Exception) -> None:
         for row in self.rows:
@@ -217,8 +224,8 @@ class Engine:
             self._reading = None
             self._refuse(request, error)
             return
+        self._place(row, reader.cache, token)  # where it fails, _fail tells the request
         self._reading = None
-        self._place(row, reader.cache, token)
 
     def _place(self, row: Row, cache: Cache, token: Tensor) -> None:
         if self._stepper is None or self._tokens is None:

@@ -4,7 +4,7 @@ A family is a file of its own (llama.py, qwen3_5_moe.py, ...) that says what its
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torchmlx as torch
 from torchmlx import Tensor, nn, ops
@@ -39,7 +39,7 @@ class ModelArgs:
     rope: RopeConfig
     rope_local: RopeConfig | None = None
     max_position_embeddings: int = 32768
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: float = field(default=1e-6, metadata={"low": 0.0})
     tie_word_embeddings: bool = False
     hidden_act: str = "silu"
 

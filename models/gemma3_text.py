@@ -4,7 +4,7 @@ Five layers with a window and a rotation of their own to each that sees all; zer
 before and after both halves of a layer; embeddings times the square root of their size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from torchmlx import Tensor, nn
@@ -28,12 +28,12 @@ class ModelArgs(decoder.ModelArgs):
     intermediate_size: int
     hidden_activation: str = "gelu_pytorch_tanh"
     max_position_embeddings: int = 131072
-    query_pre_attn_scalar: float = 256.0
+    query_pre_attn_scalar: float = field(default=256.0, metadata={"low": 1e-6})
     attention_bias: bool = False
     sliding_window: int | None = None
     sliding_window_pattern: int = 6
     layer_types: tuple[str, ...] | None = None
-    final_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = field(default=None, metadata={"low": 1e-6})
     tie_word_embeddings: bool = True
 
     def kinds(self) -> tuple[str, ...]:

@@ -176,6 +176,7 @@ def check_variants(config: ModelConfig) -> None:
         "hidden_activation": "gelu_pytorch_tanh",
         "use_sliding_window": False,
         "use_bidirectional_attention": False,
+        "attn_logit_softcapping": None,
     }
     for name, wanted in plain.items():
         if config.values.get(name, wanted) not in (wanted, None):

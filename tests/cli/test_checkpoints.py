@@ -133,6 +133,18 @@ DAMAGE = {
         lambda f: edit(f, "config.json", model_type="smollm3", no_rope_layers=[1] * 5000),
         "'no_rope_layers' has 5000 entries, num_hidden_layers is 2",
     ),
+    "negative epsilon": (
+        lambda f: edit(f, "config.json", rms_norm_eps=-1),
+        "'rms_norm_eps' must be a finite number from 0",
+    ),
+    "gemma3 with a scale of nothing": (
+        lambda f: edit(f, "config.json", model_type="gemma3_text", query_pre_attn_scalar=0),
+        "'query_pre_attn_scalar' must be a finite number from 1e-06",
+    ),
+    "gemma3 with scores bent": (
+        lambda f: edit(f, "config.json", model_type="gemma3_text", attn_logit_softcapping=50.0),
+        "attn_logit_softcapping 50.0 is not supported",
+    ),
     "endless name of a rotation": (
         lambda f: edit(f, "config.json", rope_scaling={"rope_type": ["x"] * 5000}),
         "unsupported rope type",

@@ -4,6 +4,7 @@ import gc
 import http.client
 import itertools
 import json
+import queue
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tests import tiny
 from tests.conftest import ROOT
 from torchmlx.models import load, stream_generate
 from torchmlx.models.api import read_call
-from torchmlx.models.batching import Request
+from torchmlx.models.batching import Engine, Request
 from torchmlx.models.prompt_cache import PromptReader
 from torchmlx.models.server import Limits, Server
 from torchmlx.models.tokenizer import Tokenizer
@@ -40,7 +41,7 @@ def server(tmp_path_factory):
     yield server
     server.shutdown()
     server.server_close()
-    thread.join()
+    thread.join(30)
     assert not server.engine._thread.is_alive()
 
 
@@ -350,5 +351,27 @@ while not events.get().finish_reason:
     pass
 engine.close()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run([sys.executable, "-c", code], **options)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nobody_waits_for_a_request_that_finds_no_row(server, post, monkeypatch):
+    """A fault between prompt and row is told to its client, and the next one is served."""
+    with monkeypatch.context() as patch:
+        patch.setattr(server.engine, "_place", lambda *_: 1 / 0)
+        status, answer = post(PLAIN, {"prompt": "a", "max_tokens": 2})
+    assert status == 500 and "ZeroDivisionError" in answer["error"]["message"]
+    assert post(PLAIN, {"prompt": "a", "max_tokens": 2})[0] == 200
+
+
+def test_an_engine_that_closes_tells_those_who_run_and_wait(server):
+    engine = Engine(server.model, server.tokenizer, rows=1)
+    heard: list[queue.Queue] = [queue.Queue(), queue.Queue()]
+    for events_of in heard:
+        engine.submit(Request([1, 2, 3], events_of.put, max_tokens=400))
+    heard[0].get(timeout=60)
+    engine.close()
+    for events_of in heard:
+        reasons = [events_of.get_nowait().finish_reason for _ in range(events_of.qsize())]
+        assert reasons[-1] == "error"
