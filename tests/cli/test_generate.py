@@ -151,6 +151,16 @@ def test_faults_of_newer_flags(torchmlx, calls, flags, text):
     assert outcome.code == 2 and text in outcome.err and outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", [".", "absent/c.safetensors", "setup.py/c.safetensors"])
+def test_a_prompt_cache_that_cannot_be_written_is_refused_first(torchmlx, calls, name, tmp_path):
+    (tmp_path / "setup.py").touch()
+    calls.stream = None
+    flags = ("--model", "m", "--prompt", "p", "--prompt-cache", str(tmp_path / name))
+    outcome = torchmlx("generate", *flags)
+    assert outcome.code == 2 and "cannot write it" in outcome.err
+    assert outcome.err.count("\n") == 1 and calls.stream is None
+
+
 def test_a_template_variable_needs_a_template(torchmlx, calls):
     calls.tokenizer.chat_template = None
     outcome = torchmlx("generate", "--model", "m", "--prompt", "p", "--template-var", "a=1")

@@ -169,6 +169,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--mtp and --draft-model exclude each other: leave out one")
     if args.raw and args.template_var:
         raise InputError("--template-var needs the chat template: leave out --raw")
+    if args.prompt_cache is not None:
+        check_writable(args.prompt_cache)
     started = time.perf_counter()
     model, tokenizer = load_model(args, mtp=args.mtp)
     loaded = time.perf_counter()
@@ -191,6 +193,15 @@ def run(args: argparse.Namespace) -> int:
     if args.prompt_cache is not None:
         keep_prompt_cache(args.prompt_cache, reading["prompt_cache"], model)
     return 0
+
+
+def check_writable(name: str) -> None:
+    """Refuse a file that could not be written at the end, before work is put into it."""
+    folder = os.path.dirname(os.path.abspath(name))
+    if os.path.isdir(name):
+        raise InputError(f"{name}: cannot write it: it is a folder")
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{name}: cannot write it: no folder {folder} that can be written to")
 
 
 def load_model(args: argparse.Namespace, name: str | None = None, mtp: bool = False):
