@@ -33,6 +33,8 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 MTP_LAYER = re.compile(r"^(?:model\.)?mtp\.layers\.(\d+)\.")
 
+LAYER_KINDS = {"full_attention", "sliding_attention", "linear_attention"}
+
 log = logging.getLogger(__name__)
 
 
@@ -187,7 +189,12 @@ def check_variants(config: ModelConfig) -> None:
 
 
 def check_layers(config: ModelConfig, args) -> None:
-    """Refuse lists with an entry for each layer that are longer or shorter than the layers."""
+    """Refuse lists with an entry for each layer that do not fit the layers, and unknown kinds."""
+    unknown = set(getattr(args, "layer_types", None) or ()) - LAYER_KINDS
+    if unknown:
+        raise InputError(
+            f"{config.path}: layer_types {ascii(min(unknown))[:60]} is not supported here"
+        )
     for name in ("layer_types", "no_rope_layers"):
         found = getattr(args, name, None)
         if found is not None and len(found) != args.num_hidden_layers:

@@ -173,8 +173,10 @@ class Handler(BaseHTTPRequestHandler):
                 raise ApiError(504, "the answer took longer than this server allows")
 
     def _check_client(self) -> None:
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        if readable and not self.connection.recv(1, socket.MSG_PEEK):
+        # poll, for select knows no descriptor above 1023
+        watch = select.poll()
+        watch.register(self.connection, select.POLLIN)
+        if watch.poll(0) and not self.connection.recv(1, socket.MSG_PEEK):
             raise Gone
 
     def _stream(self, answer: "Answer", events: Iterator[Event]) -> None:

@@ -133,6 +133,10 @@ DAMAGE = {
         lambda f: edit(f, "config.json", model_type="smollm3", no_rope_layers=[1] * 5000),
         "'no_rope_layers' has 5000 entries, num_hidden_layers is 2",
     ),
+    "gemma3 with an unknown kind of layer": (
+        lambda f: edit(f, "config.json", model_type="gemma3_text", layer_types=["x"] * 2),
+        "layer_types 'x' is not supported",
+    ),
     "negative epsilon": (
         lambda f: edit(f, "config.json", rms_norm_eps=-1),
         "'rms_norm_eps' must be a finite number from 0",

@@ -179,7 +179,7 @@ def test_loading_takes_little_more_than_it_keeps(tmp_path, options):
     (tmp_path / "config.json").write_text(json.dumps(fields))
     write_random(tmp_path, read_config(tmp_path))
     command = [sys.executable, "-c", MEASURE, str(tmp_path), repr(options), str(tiny_model())]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     kept, counted, resident = map(int, done.stdout.split())
     assert kept > 100e6
     assert counted <= 1.15 * kept

@@ -164,6 +164,7 @@ class Chat:
             print("/save needs a file's name", file=sys.stderr)
             return
         try:
-            Path(name).write_text(json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n")
+            text = json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n"
+            Path(name).write_text(text, encoding="utf-8")
         except OSError as error:
             print(f"{name}: cannot write it: {error.strerror}", file=sys.stderr)
