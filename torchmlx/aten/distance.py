@@ -234,6 +234,11 @@ def _as_rows(input, target, per_class: bool):
     """[C] or [N, C] with its targets as [N, C] and [N] (or [N, C])."""
     if input.ndim not in (0, 1, 2):
         raise RuntimeError(f"inconsistent target size: {list(target.shape)}")
+    if 0 in input.shape[-1:]:
+        raise RuntimeError(
+            "Expected non-empty vector or matrix with optional 0-dim batch size, but got: "
+            f"{list(input.shape)}"
+        )
     if input.ndim == 2:
         return input, target
     return input.reshape(1, -1), target.reshape(1, -1) if per_class else target.reshape(-1)

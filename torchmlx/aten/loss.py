@@ -188,7 +188,7 @@ def _soft_cross_entropy(input, target, weight, reduction, smoothing):
         loss = loss * _per_class(weight, loss, axis)
     loss = -collapse(mx.sum, loss, axis)
     if reduction == "mean":  # over all positions, whatever the weights
-        loss = _sum(loss) / max(loss.size, 1)
+        loss = _sum(loss) / mx.array(loss.size if x.size else 0, loss.dtype)
     elif reduction == "sum":
         loss = _sum(loss)
     return loss.astype(input.dtype)

@@ -194,6 +194,10 @@ def _distances(x1, x2, p):
 @composite(inplace=True)
 def renorm(input, p, dim, maxnorm):
     """Slices along dim scaled down to a p-norm of at most maxnorm. torch.renorm."""
+    if input.ndim < 2:
+        raise RuntimeError(
+            f"renorm: input needs at least 2 dimensions, got {input.ndim} dimensions"
+        )
     dims = [d for d in range(input.ndim) if d != dim % input.ndim]
     lengths = vector_norm(input, p, dims, True)
     scale = TABLE["where"].call(lengths > maxnorm, maxnorm / (lengths + 1e-7), 1.0)

@@ -113,7 +113,7 @@ class Geometry:
         x = self._padded(x, fill)
         for i in range(self.n):
             x = mx.stack(list(self._taps(x, first, i)), axis=-1)
-        return x.reshape(*x.shape[: first + self.n], -1)
+        return x.reshape(*x.shape[: first + self.n], math.prod(x.shape[first + self.n :]))
 
 
 def _given(stride) -> bool:
@@ -134,6 +134,8 @@ def _first_maximum(flat: mx.array) -> mx.array:
     """Index of the maximum of the last axis: the last NaN that a scan meets, else the first
     maximum.
     """
+    if flat.size == 0:
+        return mx.zeros(flat.shape[:-1], mx.uint32)
     which = mx.argmax(flat, axis=-1)
     if not is_float(flat):
         return which
@@ -273,7 +275,7 @@ def _adaptive(n: int, x: mx.array, output_size) -> tuple[int, ...]:
 def _region_max(x: mx.array, n: int, region, spatial):
     """Maximum of one region and its position in the flattened spatial dimensions."""
     part = x[(..., *(slice(a, b) for a, b in region))]
-    flat = part.reshape(*part.shape[:-n], -1)
+    flat = part.reshape(*part.shape[:-n], math.prod(part.shape[-n:]))
     which = _first_maximum(flat)
     position, left = mx.zeros((), mx.int64), which.astype(mx.int64)
     taps = []
@@ -313,7 +315,9 @@ def _check_adaptive(name: str, n: int, input) -> None:
         raise RuntimeError(
             f"{name}(): Expected {n + 1}D or {n + 2}D tensor, but got {list(input.shape)}"
         )
-    if 0 in input.shape[1:]:
+    # torch lets averages over one or two dimensions be of no channels.
+    needed = input.shape[-n:] if "avg" in name and n < 3 else input.shape[1:]
+    if 0 in needed:
         raise RuntimeError(
             f"{name}(): Expected input to have non-zero size for non-batch dimensions, but input "
             "has "

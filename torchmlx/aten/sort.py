@@ -135,6 +135,7 @@ def kthvalue(input, k, dim=-1, keepdim=False):
     size = input.shape[reduced_axes(dim, input.ndim)[0]] if input.ndim else 1
     if input.dtype == mx.bool_:
         raise NotImplementedError("\"kthvalue_cpu\" not implemented for 'Bool'")
+    no_elements("kthvalue", input.shape, reduced_axes(dim, input.ndim))
     if not 1 <= k <= size:
         raise RuntimeError("kthvalue(): selected number k out of range for dimension " + str(dim))
     return _selected("kthvalue", input, dim, keepdim, lambda x, d: k - 1)
