@@ -76,7 +76,7 @@ def soon(holds) -> bool:
     while time.monotonic() < deadline:
         if holds():
             return True
-        time.sleep(0.02)
+        time.sleep(0.001)
     return False
 
 
@@ -207,7 +207,7 @@ def test_32_streams_at_once_and_clients_that_vanish(server, post):
     def client(i):
         body = {"prompt": prompts[i], "max_tokens": 10 + i % 5, "stream": True}
         if i % 4 == 3:
-            with socket.create_connection(("127.0.0.1", server.server_port)) as leaving:
+            with socket.create_connection(("127.0.0.1", server.server_port), 60) as leaving:
                 data = json.dumps({**body, "max_tokens": 200}).encode()
                 head = f"POST {PLAIN} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
                 leaving.sendall(head.encode() + data)
@@ -250,8 +250,7 @@ def test_a_long_prompt_is_read_between_the_others_tokens(server, monkeypatch):
 
     short, long = [7, 8, 9], [*range(50, 250)]
     engine.submit(Request(short, emit("short"), max_tokens=120))
-    while "short" not in log:
-        time.sleep(0.001)
+    assert soon(lambda: "short" in log)
     engine.submit(Request(long, emit("long"), max_tokens=4))
     assert all(event.wait(60) for event in ended.values())
     monkeypatch.setattr(PromptReader, "read", read)
@@ -268,8 +267,7 @@ def test_a_request_that_leaves_while_it_is_read(server, monkeypatch):
     monkeypatch.setattr(server.engine, "prefill_step", 1)
     gone = Request([*range(5, 250)], lambda event: None, max_tokens=50)
     server.engine.submit(gone)
-    while server.engine._reading is None or server.engine._reading[1].done < 3:
-        time.sleep(0.001)
+    assert soon(lambda: (now := server.engine._reading) is not None and now[1].done >= 3)
     reader = server.engine._reading[1]
     gone.cancelled = True
     assert idle(server)
@@ -347,7 +345,7 @@ from torchmlx.models import load
 from torchmlx.models.batching import Engine, Request
 engine, events = Engine(*load({str(tiny.write(tmp_path))!r})), queue.SimpleQueue()
 engine.submit(Request([1, 2, 3], events.put, max_tokens=3))
-while not events.get().finish_reason:
+while not events.get(timeout=60).finish_reason:
     pass
 engine.close()
 """
