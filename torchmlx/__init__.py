@@ -45,6 +45,7 @@ from .core.modes import (
 )
 from .core.op import result_type
 from .core.printing import set_printoptions
+from .core.storage import UntypedStorage
 from .core.tensor import Tensor, from_mx
 from .random import (
     Generator,
@@ -103,6 +104,7 @@ from . import (  # built from the filled table
     return_types,
     serialization,
     special,
+    storage,
     testing,
     torch_version,
     types,

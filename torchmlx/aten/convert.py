@@ -16,6 +16,7 @@ from ..core.dtype import dtype
 from ..core.layout import wrap_dim
 from ..core.op import checked_number, composite
 from ..core.record import computed
+from ..core.storage import UntypedStorage
 from ..core.tensor import Tensor, check_leaf_write, from_array
 
 method = ("Tensor",)
@@ -381,26 +382,7 @@ _property("H", lambda x: _adjoint(x, "H"))
 _property("mH", lambda x: _adjoint(x, "mH"))
 
 
-class UntypedStorage:
-    """The storage behind a tensor, for identity and size only."""
-
-    def __init__(self, tensor: Tensor):
-        self._cell = tensor._cell
-        self.device = tensor.device
-
-    def data_ptr(self) -> int:
-        return self._cell.address()
-
-    def nbytes(self) -> int:
-        return self._cell.array.nbytes
-
-    size = nbytes
-
-    def __len__(self):
-        return self.nbytes()
-
-
 @composite(at=method)
 def untyped_storage(self):
     """The storage, for data_ptr() and nbytes(). Tensor.untyped_storage."""
-    return UntypedStorage(self)
+    return UntypedStorage(_of=self)

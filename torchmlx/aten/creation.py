@@ -15,6 +15,7 @@ from ..core import layout
 from ..core.cell import NumpyCell, of_numpy
 from ..core.op import checked_number, composite
 from ..core.record import computed
+from ..core.storage import UntypedStorage
 from ..core.tensor import Tensor, from_array, from_cell
 from .convert import cast_array
 from .shape import sizes
@@ -177,6 +178,8 @@ def as_tensor(data, dtype=None, device=None):
     if isinstance(data, Tensor):
         data = data.to(dtype or data.dtype)
         return data if device is None else data.to(device)
+    if isinstance(data, UntypedStorage):
+        data = data.numpy()
     if (
         isinstance(data, np.ndarray)
         and data.dtype in _NUMPY

@@ -14,6 +14,7 @@ from ...core.op import TABLE
 from ...core.tensor import Tensor
 from ..parameter import Buffer, Parameter
 from .hooks import Hooks
+from .state import _EXTRA_STATE_KEY_SUFFIX as _EXTRA_STATE_KEY_SUFFIX  # transformers reads it here
 from .state import State
 
 

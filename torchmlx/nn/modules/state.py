@@ -13,7 +13,7 @@ from ...core.tensor import Tensor
 from ..parameter import Parameter
 from .hooks import register
 
-_EXTRA = "_extra_state"
+_EXTRA_STATE_KEY_SUFFIX = "_extra_state"
 
 
 class _IncompatibleKeys(namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])):
@@ -102,7 +102,7 @@ class State:
             if buffer is not None and name not in self._non_persistent_buffers_set:
                 destination[prefix + name] = buffer if keep_vars else buffer.detach()
         if type(self).get_extra_state is not State.get_extra_state:
-            destination[prefix + _EXTRA] = self.get_extra_state()
+            destination[prefix + _EXTRA_STATE_KEY_SUFFIX] = self.get_extra_state()
 
     def state_dict(self, *args, destination=None, prefix="", keep_vars=False):
         """Parameters and persistent buffers by name. Entries share storage with the module."""
@@ -188,7 +188,7 @@ class State:
                 _load_one(self, name, key, tensor, state_dict[key], assign, error_msgs)
             elif strict:
                 missing_keys.append(key)
-        extra = prefix + _EXTRA
+        extra = prefix + _EXTRA_STATE_KEY_SUFFIX
         if type(self).set_extra_state is not State.set_extra_state:
             if extra in state_dict:
                 self.set_extra_state(state_dict[extra])
