@@ -83,6 +83,12 @@ class Pool {
   bool try_enter() { return !busy_.exchange(true, std::memory_order_acquire); }
   void leave() { busy_.store(false, std::memory_order_release); }
 
+  // Leaves it also when there is no memory for a worker: entered for ever, it would serve nobody.
+  struct Leaver {
+    Pool& pool;
+    ~Leaver() { pool.leave(); }
+  };
+
   void run(Loop& loop) {
     start_workers();
     loop_.store(&loop);
@@ -108,9 +114,9 @@ class Pool {
     while (!try_enter()) {
       std::this_thread::yield();
     }
+    Leaver leaver{*this};
     stop_workers();
     size_.store(size, std::memory_order_relaxed);
-    leave();
   }
 
  private:
@@ -211,8 +217,10 @@ void run(int64_t count, int64_t grain, Body body, const void* context) {
     return;
   }
   Loop loop{count, grain, body, context};
-  workers.run(loop);
-  workers.leave();
+  {
+    Pool::Leaver leaver{workers};
+    workers.run(loop);
+  }
   if (loop.error) {
     std::rethrow_exception(loop.error);
   }

@@ -9,15 +9,16 @@ namespace torchmlx {
 // Threads that take part in a loop, the calling one included.
 int threads();
 
-// Change their number; 1 computes everything in the caller. Waits for a running loop to end.
+// Change their number; 1 computes everything in the caller. Waits for a running loop to end, so
+// that no loop may call it.
 void set_threads(int count);
 
 using Body = void (*)(const void* context, int64_t begin, int64_t end);
 
 // Run `body` over [0, count) in pieces of at most `grain`, on the caller and on the pool; return
 // when all is done. A loop inside a loop, or one that begins while another thread's loop has the
-// pool, runs in its caller alone: more threads than cores would only wait for each other. The first
-// exception of a piece is thrown in the caller.
+// pool, runs in its caller alone, as one piece: more threads than cores would only wait for each
+// other. The first exception of a piece is thrown in the caller.
 void run(int64_t count, int64_t grain, Body body, const void* context);
 
 // The same for anything that can be called with (begin, end).

@@ -88,7 +88,8 @@ def test_two_threads_of_python_on_streams_of_their_own(extension, kernel):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(120)
+        assert not thread.is_alive()
     assert not wrong, wrong[0]
 
 
