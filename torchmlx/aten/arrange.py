@@ -463,7 +463,13 @@ def _scattered(name: str, part):
     @composite(name)
     def scattered(input, src, *args, **kwargs):
         result = input.clone()
-        part(result, *args, **kwargs).copy_(src)
+        place = part(result, *args, **kwargs)
+        if place.shape != src.shape:
+            raise RuntimeError(
+                "expected src to have a size equal to the slice of self. "
+                f"src size = {list(src.shape)}, slice size = {list(place.shape)}"
+            )
+        place.copy_(src)
         return result
 
     scattered.__doc__ = f"A copy of the input with src in the part that is named. torch.{name}."

@@ -15,21 +15,23 @@ import numpy as np
 from ..core import device as devices
 from ..core import dtype as dtypes
 from ..core import layout, views
-from ..core.op import checked_number, composite, op
+from ..core.op import checked_number, composite
 from ..core.record import computed, needed, snapshot
 from ..core.tensor import Tensor, check_leaf_write, from_array
 from ._calling import host
 from .convert import cast_array
 
 
-def check_bounds(index: mx.array, size: int, where: devices.device, message) -> None:
-    """Raise `message(first bad index)` if a CPU index is outside [-size, size)."""
+def check_bounds(
+    index: mx.array, size: int, where: devices.device, message, least: int | None = None
+) -> None:
+    """Raise `message(first bad index)` if a CPU index is outside [least, size); least is -size."""
     if where.type != "cpu" or index.size == 0:
         return
     low, high = mx.min(index), mx.max(index)
     mx.eval(low, high)
     for bad in (low.item(), high.item()):
-        if not -size <= int(bad) < size:  # type: ignore[arg-type]
+        if not (-size if least is None else least) <= int(bad) < size:  # type: ignore[arg-type]
             raise message(bad)
 
 
@@ -218,7 +220,7 @@ def _expand_masks(x: Tensor, rest: list) -> list:
                 result.extend(from_array(c, x.device) for c in columns)
                 d += item.ndim
         else:
-            if item.dtype.category != dtypes.INTEGER:
+            if item.dtype not in (dtypes.int64, dtypes.int32):
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
             result.append(item)
             d += 1
@@ -383,12 +385,18 @@ def setitem(x: Tensor, index, value) -> None:
     if mask is not None and number:
         _assign(target, lambda a, v: mx.where(mask, mx.reshape(v, ()), a), value)
         return
-    if isinstance(value, Tensor) and value.dtype is not x.dtype:
+    if isinstance(value, Tensor):
+        _same_dtype(x, value)
+    _assign(target, plan.put, value)
+
+
+def _same_dtype(x: Tensor, values: Tensor) -> None:
+    if values.dtype is not x.dtype:
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
-            f"{x.dtype.torch_name} for the destination and {value.dtype.torch_name} for the source."
+            f"{x.dtype.torch_name} for the destination and {values.dtype.torch_name} for the "
+            "source."
         )
-    _assign(target, plan.put, value)
 
 
 def _assign(target: Tensor, put, value) -> None:
@@ -461,60 +469,22 @@ def argwhere(input):
     return nonzero(input)
 
 
-@composite()
-def masked_select(input, mask):
-    """Elements where the mask (broadcastable) holds, as one dimension. Evaluates.
-
-    torch.masked_select.
-    """
-    shape = layout.broadcast_shapes(input.shape, mask.shape)
-    return input.expand(shape)[mask.expand(shape)]
-
-
-@composite(inplace=True)
-def masked_fill(input, mask, value):
-    """`input` with `value` where the mask (bool, broadcastable) holds, in input's dtype.
-
-    torch.masked_fill.
-    """
-    if mask.dtype is not dtypes.bool_:
-        raise RuntimeError(
-            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
-        )
-    if isinstance(value, Tensor) and value.ndim:
-        raise RuntimeError(
-            "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
-            f"{value.ndim} dimension(s)."
-        )
-    if not isinstance(value, Tensor):
-        value = from_array(checked_number(value, input.dtype), input.device, input.dtype)
-    return _masked_fill(input, mask, value)
-
-
-@op("_masked_fill", at=(), pointwise=True)
-def _masked_fill(input, mask, value):
-    return mx.where(mask, value.astype(input.dtype), input)
-
-
-@composite(inplace=True)
-def masked_scatter(input, mask, source):
-    """`input` with the masked positions filled from `source` in order. torch.masked_scatter."""
-    shape = layout.broadcast_shapes(input.shape, mask.shape)
-    result = input.expand(shape).clone()
-    full = mask.expand(shape)
-    count = int(full.sum())
-    result[full] = source.reshape(-1)[:count].to(input.dtype)
-    return result
-
-
 @composite(inplace=True)
 def index_put(input, indices, values, accumulate=False):
     """`input` with `values` written (or added) at a tuple of index tensors. torch.index_put."""
+    if not isinstance(indices, (tuple, list)):
+        raise TypeError(
+            "index_put(): argument 'indices' (position 1) must be tuple of Tensors, "
+            f"not {type(indices).__name__}"
+        )
+    if not isinstance(values, Tensor):
+        raise TypeError(
+            "index_put(): argument 'values' (position 2) must be Tensor, "
+            f"not {type(values).__name__}"
+        )
     target, rest = basic(input, tuple(indices))
+    if all(i is None for i in rest):
+        raise IndexError("index_put(): at least one index must be a tensor")
+    _same_dtype(input, values)
     plan = _Plan(target, rest)
-    dtypes_ = values.dtype, input.dtype
-
-    def put(array, values):
-        return plan.put(array, cast_array(values, *dtypes_), accumulate)
-
-    return computed("index_put", put, target, values)
+    return computed("index_put", lambda a, v: plan.put(a, v, accumulate), target, values)

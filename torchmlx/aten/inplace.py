@@ -12,6 +12,7 @@ from ..core import modes
 from ..core.op import TABLE, composite
 from ..core.tape import set_history
 from ..core.tensor import Tensor, check_leaf_write, from_array
+from .places import check_flat, require_tensors
 from .shape import sizes
 
 method = ("Tensor",)
@@ -92,6 +93,18 @@ def map_(self, tensor, callable):
 @composite(inplace=True)
 def put(input, index, source, accumulate=False):
     """Elements of source written (or added) at places counted over all dimensions. torch.put."""
+    require_tensors("put", 1, index=index, source=source)
+    if source.dtype is not input.dtype:
+        raise RuntimeError(
+            "put_(): self and source expected to have the same dtype, but got self.dtype = "
+            f"{input.dtype.torch_name} and source.dtype = {source.dtype.torch_name}"
+        )
+    if source.numel() != index.numel():
+        raise IndexError(
+            "put_(): Expected source and index to have the same number of elements, but got "
+            f"source.numel() = {source.numel()}, index.numel() = {index.numel()}"
+        )
+    check_flat("put_", input, index)
     flat = input.reshape(-1).clone()
     flat.index_put_((index.reshape(-1),), source.reshape(-1), accumulate)
     return flat.reshape(input.shape)

@@ -9,9 +9,9 @@ import mlx.core as mx
 from ..core.layout import wrap_dim
 from ..core.op import composite
 from ..core.record import computed
-from ..core.tensor import Tensor
 from ._calling import is_float, wide
-from .scatter import _checked_gather
+from .places import along, check_scatter, check_slices, require_tensors, within
+from .scatter import grid
 
 _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 
@@ -67,32 +67,27 @@ def _reduced(base: mx.array, places: tuple, source: mx.array, reduce: str, inclu
     return result.astype(base.dtype)
 
 
-def _check(name: str, input: Tensor, source: Tensor, reduce: str) -> None:
+def _check_reduce(reduce: str) -> None:
     if reduce not in _REDUCTIONS:
         raise RuntimeError(
             f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}"
         )
-    if input.dtype is not source.dtype:
-        raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
 
 
 @composite(inplace=True)
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     """`src` reduced into `input` at `index` along dim. torch.scatter_reduce."""
-    _check("scatter", input, src, reduce)
-    if input.ndim == 0:
-        args = (index.reshape(1), src.reshape(1), reduce)
-        return scatter_reduce(input.reshape(1), 0, *args, include_self=include_self).reshape(())
+    require_tensors("scatter_reduce", 2, index=index, src=src)
+    _check_reduce(reduce)
     d = wrap_dim(dim, input.ndim)
+    check_scatter(input, d, index, src)
+    if input.ndim == 0:
+        args = (index.reshape(-1), src.reshape(-1), reduce)
+        return scatter_reduce(input.reshape(1), 0, *args, include_self=include_self).reshape(())
     if index.numel() == 0:
         return input.clone()
-    where = _checked_gather(index, input.shape[d], d)
-    places = tuple(
-        where
-        if a == d
-        else mx.reshape(mx.arange(n), [-1 if a == b else 1 for b in range(input.ndim)])
-        for a, n in enumerate(index.shape)
-    )
+    index, src = (x if x.ndim else x.reshape(1) for x in (index, src))
+    places = grid(along(index, input.shape[d], d), d)
     corner = tuple(slice(0, n) for n in index.shape)
 
     def reduced(array, source):
@@ -104,14 +99,17 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
 @composite(inplace=True)
 def index_reduce(input, dim, index, source, reduce, *, include_self=True):
     """Slices of `source` reduced into `input` at `index` along dim. torch.index_reduce."""
-    _check("index_reduce", input, source, reduce)
+    require_tensors("index_reduce", 2, index=index, source=source)
+    _check_reduce(reduce)
     if reduce == "sum":
         raise RuntimeError(
             "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got sum."
         )
-    shape = [1] * input.ndim
     d = wrap_dim(dim, input.ndim)
+    check_slices("index_reduce_", input, d, index, source)
+    shape = [1] * input.ndim
     if input.ndim:
+        within(index, input.shape[d], lambda bad: IndexError("index out of range in self"))
         shape[d] = -1
     spread = index.reshape(shape).expand(source.shape)
     return scatter_reduce(input, d, spread, source, reduce, include_self=include_self)
