@@ -27,7 +27,7 @@ MODELS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_real_configuration(name, tmp_path):
-    """Encoded and decoded as the oracle does, all its weights taken."""
+    """Encoded and decoded as the oracle does, whole and in tiles, all its weights taken."""
     kind, values, parameters, shape = MODELS[name]
     theirs = randomise(getattr(diffusers, kind)(**values))
     theirs.save_pretrained(tmp_path)
@@ -38,7 +38,16 @@ def test_real_configuration(name, tmp_path):
     with real.no_grad():
         latents = theirs.encode(real.tensor(x)).latent_dist.mode()
         sample = theirs.decode(latents).sample
+        scale = ours.config.scale_factor_spatial
+        for model in (ours, theirs):
+            model.enable_tiling(2 * scale, 2 * scale, scale, scale)
+        first = x[:, :, :1], latents[:, :, :1].numpy()
+        tiled = theirs.encode(real.tensor(first[0])).latent_dist.mode()
+        sample_of_tiles = theirs.decode(real.tensor(first[1])).sample
     del theirs
     gc.collect()
+    close(ours.encode(torch.tensor(first[0])).latent_dist.mode(), tiled)
+    close(ours.decode(torch.tensor(first[1])).sample, sample_of_tiles)
+    ours.disable_tiling()
     close(ours.encode(torch.tensor(x)).latent_dist.mode(), latents)
     close(ours.decode(torch.tensor(latents.numpy())).sample, sample)
