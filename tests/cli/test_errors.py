@@ -1,6 +1,7 @@
 """Bad input: exit code 2, nothing on stdout, exactly one line on stderr that names the fault."""
 
 import io
+import socket
 import sys
 
 import pytest
@@ -107,3 +108,10 @@ def test_system_error_is_one_line(failing):
 def test_a_fault_of_ours_is_not_hidden(failing):
     with pytest.raises(ZeroDivisionError):
         failing(ZeroDivisionError())
+
+
+def test_a_port_that_is_taken_is_refused_before_the_model_is_read(torchmlx):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        outcome = torchmlx("serve", "--model", "absent", "--port", port)
+    assert_one_line(outcome, "cannot listen at 127.0.0.1")

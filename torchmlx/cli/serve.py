@@ -1,6 +1,7 @@
 """`torchmlx serve`: a checkpoint behind OpenAI's protocol."""
 
 import argparse
+import socket
 import sys
 
 from ..errors import InputError
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from ..models import PromptCache
     from ..models.server import Limits, Server
 
+    check_address(args.host, args.port)
     model, tokenizer = generate.load_model(args)
     limits = Limits(max_tokens=args.max_tokens, answer_seconds=args.timeout)
     try:
@@ -96,3 +98,13 @@ def run(args: argparse.Namespace) -> int:
     finally:
         server.server_close()
     return 0
+
+
+def check_address(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened at, before a model is read for it."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            probe.bind((host, port))
+    except OSError as error:
+        raise InputError(f"cannot listen at {host}:{port}: {error.strerror}") from None
