@@ -448,6 +448,8 @@ def take_along_dim(input, indices, dim=None):
     shape = list(layout.broadcast_shapes(ours, theirs))
     full, wanted = shape.copy(), shape.copy()
     full[d], wanted[d] = input.shape[d], indices.shape[d]
+    if full[d]:
+        indices = indices.remainder(full[d])  # torch counts round and round, here alone
     return input.expand(full).gather(d, indices.expand(wanted))
 
 
