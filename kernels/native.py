@@ -4,6 +4,7 @@
 which on Linux means the reference BLAS.
 """
 
+import hashlib
 import os
 import sys
 import warnings
@@ -16,9 +17,12 @@ from types import ModuleType
 import mlx.core as mx
 
 MEND = (
-    "install g++ (Debian: apt-get install g++) and reinstall: pip install 'torchmlx[cpu]', "
-    "or in a checkout: make native"
+    "rebuild: make native in a checkout, pip install --force-reinstall 'torchmlx[cpu]' elsewhere; "
+    "it takes g++ (Debian: apt-get install g++)"
 )
+
+# The sources that say which functions the extension has and what they take.
+INTERFACE = Path(__file__).parent / "cpu" / "bind"
 
 
 @lru_cache
@@ -36,10 +40,19 @@ def load() -> tuple[ModuleType | None, str]:
     version = mx.__version__
     if module.mlx_version != version:
         return None, f"the C++ extension was built for mlx {module.mlx_version}, not {version}"
+    if getattr(module, "interface", None) != interface():
+        return None, "the C++ extension is stale: built from other sources than those beside it"
     if isa := os.environ.get("TORCHMLX_CPU_ISA"):
         _use(module, isa)
     module.set_threads(_threads_wanted())
     return module, ""
+
+
+def interface() -> str:
+    """A hash of what the extension should be built from, as CMakeLists.txt computes it."""
+    files = sorted([*INTERFACE.glob("*.cpp"), *INTERFACE.glob("*.h")])
+    digests = (hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def obstacle() -> str | None:

@@ -12,6 +12,8 @@ NB_MODULE(_native, m) {
   // The headers' version, which importers compare with mlx.core's: libmlx has no stable ABI.
   m.attr("mlx_version") =
       STRING(MLX_VERSION_MAJOR) "." STRING(MLX_VERSION_MINOR) "." STRING(MLX_VERSION_PATCH);
+  // A hash of this folder's files at the time of the build.
+  m.attr("interface") = STRING(INTERFACE);
 
   m.def("instruction_sets", &instruction_sets);
   m.def("instruction_set", &instruction_set);

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -202,6 +203,26 @@ def test_another_mlx_is_refused(monkeypatch):
     try:
         if native.load()[1] != "no C++ extension is built":
             assert native.obstacle() == "the C++ extension was built for mlx 0.32.4, not 0.33.0"
+    finally:
+        native.load.cache_clear()
+
+
+def test_a_stale_extension_is_refused(extension, tmp_path, monkeypatch):
+    """Every file of the interface counts; without the message a call fails by a TypeError."""
+    sources = shutil.copytree(native.INTERFACE, tmp_path / "bind")
+    monkeypatch.setattr(native, "INTERFACE", sources)
+    assert native.interface() == extension.interface
+    for path in sorted(sources.iterdir()):
+        text = path.read_bytes()
+        path.write_bytes(text + b"\n")
+        assert native.interface() != extension.interface, path.name
+        path.write_bytes(text)
+    (sources / "new.cpp").touch()
+    native.load.cache_clear()
+    try:
+        assert "is stale" in str(native.obstacle()) and "make native" in native.MEND
+        with pytest.raises(RuntimeError, match="is stale"):
+            native.function("linear")
     finally:
         native.load.cache_clear()
 
