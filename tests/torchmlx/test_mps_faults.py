@@ -44,6 +44,11 @@ def on_a_channel_slice(lib, x, w):
     return lib.nn.functional.conv2d(x[:, 1:4], w, padding=1)
 
 
+def in_channels_last(lib, x, w):
+    x = x.contiguous(memory_format=lib.channels_last)
+    return lib.nn.functional.conv2d(x, w.contiguous(memory_format=lib.channels_last), padding=1)
+
+
 def addcdiv_in_place(lib, x, a, b):
     transposed = x.t().clone().t()
     transposed.addcdiv_(a.t(), b.t() + 5)
@@ -96,6 +101,8 @@ FAULTS: dict[str, tuple[Callable, tuple[np.ndarray, ...]]] = {
         pad((1, 0, 0, 2, 2, 1), "replicate"), (whole(1, 1, 3, 256, 257),),
     ),
     "196949-reflection-pad-of-a-long-signal": (pad((5, 7), "reflect"), (whole(2, LONG),)),
+    "196949-reflection-pad-of-a-large-batch": (pad((2, 3), "reflect"), (whole(LONG, 2, 4),)),
+    "196949-reflection-pad-of-many-channels": (pad((2, 3), "reflect"), (whole(2, LONG, 4),)),
     "135447-replication-pad-of-a-large-batch": (pad((3, 4), "replicate"), (whole(LONG, 2, 4),)),
     "135447-replication-pad-of-many-channels": (pad((3, 4), "replicate"), (whole(2, LONG, 4),)),
     "135447-replication-pad-of-many-planes": (
@@ -112,6 +119,9 @@ FAULTS: dict[str, tuple[Callable, tuple[np.ndarray, ...]]] = {
     ),
     "116769-linear-with-32769-outputs": (linear, (whole(25, 1), whole(32_769, 1, seed=1))),
     "122045-linear-with-50304-outputs": (linear, (whole(3, 7, 1), whole(50_304, 1, seed=1))),
+    "189847-linear-of-single-rows": (
+        linear, (data(7, 1, 33), data(20, 33, seed=1), data(20, seed=2)),
+    ),
     "162730-linear-with-a-transposed-weight": (
         lambda lib, x, w, b: linear(lib, x, w.t(), b), (data(4, 6), data(6, 5, seed=1), data(5)),
     ),
@@ -135,6 +145,7 @@ FAULTS: dict[str, tuple[Callable, tuple[np.ndarray, ...]]] = {
         convolve("conv3d", padding=1, stride=(1, 2, 1)),
         (data(2, 5, 4, 7, 6), data(6, 5, 3, 3, 3, seed=1), data(6, seed=2)),
     ),
+    "193349-conv2d-in-channels-last": (in_channels_last, (data(2, 5, 6, 7), data(4, 5, 3, 3))),
     "180984-conv2d-of-a-slice-of-channels": (
         on_a_channel_slice, (data(2, 5, 6, 7), data(4, 3, 3, 3, seed=1)),
     ),

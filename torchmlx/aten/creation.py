@@ -12,12 +12,12 @@ import numpy as np
 from ..core import device as devices
 from ..core import dtype as dtypes
 from ..core import layout
-from ..core.cell import NumpyCell, of_numpy
+from ..core.cell import of_numpy
 from ..core.op import checked_number, composite
 from ..core.record import computed
-from ..core.storage import UntypedStorage
-from ..core.tensor import Tensor, from_array, from_cell
+from ..core.tensor import Tensor, from_array, from_memory
 from .convert import cast_array
+from .dlpack import from_dlpack
 from .shape import sizes
 
 NUMBERS = (bool, int, float, builtins.complex)
@@ -134,6 +134,8 @@ def _array_of(data, dtype=None) -> mx.array:
         if data and all(isinstance(d, np.ndarray) for d in data):
             return _from_ndarray(np.array(data))
         return _nested_array(data, dtype)
+    if hasattr(data, "__dlpack__"):
+        return from_dlpack(data, copy=True).mx
     if hasattr(data, "__array__"):
         return _from_ndarray(np.asarray(data))
     if isinstance(data, str):
@@ -172,24 +174,6 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=Fal
     return made(_array_of(data, dtype), dtype, device, requires_grad)
 
 
-@composite(at=function, aliases=("asarray",))
-def as_tensor(data, dtype=None, device=None):
-    """data as a tensor, without a copy where its storage can be shared. torch.as_tensor."""
-    if isinstance(data, Tensor):
-        data = data.to(dtype or data.dtype)
-        return data if device is None else data.to(device)
-    if isinstance(data, UntypedStorage):
-        data = data.numpy()
-    if (
-        isinstance(data, np.ndarray)
-        and data.dtype in _NUMPY
-        and (device is None or str(device) == "cpu")
-    ):
-        shared = from_numpy(data)
-        return shared if dtype is None else shared.to(dtype)
-    return tensor(data, dtype=dtype, device=device)
-
-
 @composite(at=function)
 def scalar_tensor(s, *, dtype=None, device=None, requires_grad=False, **_):
     """A 0-d tensor of the default float dtype. torch.scalar_tensor."""
@@ -213,21 +197,12 @@ def from_numpy(ndarray):
         )
     if ndarray.dtype not in _NUMPY or ndarray.dtype == np.complex128:
         _from_ndarray(ndarray)  # raises torch's error
-    strides = tuple(s // ndarray.itemsize for s in ndarray.strides)
-    kept = None if layout.is_contiguous(ndarray.shape, strides) else strides
-    return from_cell(
-        NumpyCell.adopt(ndarray, kept), dtypes._by_name(ndarray.dtype.name), devices.CPU
-    )
+    return from_memory(ndarray, dtypes._by_name(ndarray.dtype.name))
 
 
-@composite(at=function)
-def frombuffer(buffer, *, dtype, count=-1, offset=0, requires_grad=False):
-    """A 1-D tensor of a buffer's bytes, copied. torch.frombuffer."""
-    data = np.frombuffer(buffer, np.uint8, offset=offset)
-    n = len(data) // dtype.itemsize if count < 0 else count
-    bits = mx.array(data[: n * dtype.itemsize])
-    array = bits if dtype.mx == mx.uint8 else mx.view(bits, dtype.mx)
-    return from_array(array, devices.CPU, dtype)
+def shares_numpy(data) -> bool:
+    """Whether data is an array whose memory a tensor can share."""
+    return isinstance(data, np.ndarray) and data.dtype in _NUMPY
 
 
 # ---- constants

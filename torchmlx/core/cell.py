@@ -103,10 +103,18 @@ class NumpyCell(Cell):
 
     __slots__ = ()
 
+    @staticmethod
+    def _decoded(memory: np.ndarray) -> mx.array:
+        return of_numpy(memory)
+
+    @staticmethod
+    def _encoded(value: mx.array) -> np.ndarray:
+        return np.asarray(value)
+
     @property
     def array(self) -> mx.array:
         memory = self._memory
-        value = of_numpy(memory)
+        value = self._decoded(memory)
         if not _held_elsewhere(memory):
             self._memory = None
             self.__class__ = Cell  # type: ignore[assignment]
@@ -116,14 +124,28 @@ class NumpyCell(Cell):
     @array.setter
     def array(self, value: mx.array) -> None:
         if self._memory is not None:
-            np.copyto(self._memory, np.asarray(value))
+            np.copyto(self._memory, self._encoded(value))
 
     @classmethod
     def adopt(cls, memory: np.ndarray, strides=None) -> Cell:
         """A new cell over `memory`; read-only memory is copied, since no write can be seen."""
         if not memory.flags.writeable or memory.size == 0:
-            return Cell(of_numpy(memory), strides)
+            return Cell(cls._decoded(memory), strides)
         return cls(None, strides, memory)
+
+
+class BFloat16Cell(NumpyCell):
+    """A NumpyCell of bfloat16, which NumPy holds as its bits in uint16."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _decoded(memory: np.ndarray) -> mx.array:
+        return mx.view(of_numpy(memory), mx.bfloat16)
+
+    @staticmethod
+    def _encoded(value: mx.array) -> np.ndarray:
+        return np.asarray(mx.view(value, mx.uint16))
 
 
 def of_numpy(memory: np.ndarray) -> mx.array:
@@ -132,18 +154,40 @@ def of_numpy(memory: np.ndarray) -> mx.array:
 
 
 def share(cell: Cell) -> np.ndarray:
-    """The cell's elements as NumPy memory, which becomes the storage of both."""
+    """The cell's elements as NumPy memory (bfloat16 as its bits), the storage of both from now."""
     if not isinstance(cell, NumpyCell):
-        memory = np.array(cell.array, order="C")
+        kind = BFloat16Cell if cell.array.dtype == mx.bfloat16 else NumpyCell
+        memory = np.array(kind._encoded(cell.array), order="C")
         if cell.strides is not None:
             strides = cell.strides
             order = sorted(range(memory.ndim), key=lambda d: -strides[d])
             memory = np.ascontiguousarray(memory.transpose(order)).transpose(np.argsort(order))
         cell.forget()
         del cell.array
-        cell.__class__ = NumpyCell
+        cell.__class__ = kind
         cell._memory = memory
     return cell._memory
+
+
+class _Window:
+    """Part of some NumPy memory, for np.asarray; it keeps the memory alive and visibly in use."""
+
+    memory: np.ndarray
+    __array_interface__: dict
+
+
+def window(memory: np.ndarray, address: int, shape, strides, dtype: np.dtype) -> np.ndarray:
+    """A writeable array of that shape, strides (bytes) and dtype inside `memory`."""
+    part = _Window()
+    part.memory = memory
+    part.__array_interface__ = {
+        "data": (address, False),
+        "typestr": dtype.str,
+        "shape": shape,
+        "strides": strides,
+        "version": 3,
+    }
+    return np.asarray(part)
 
 
 def _held_elsewhere(memory: np.ndarray) -> bool:

@@ -322,20 +322,16 @@ class Tensor:
         return self._shared_numpy()
 
     def _shared_numpy(self) -> np.ndarray:
+        """Memory shared with NumPy; what NumPy has no dtype for as its bits, unsigned."""
+        kind, itemsize = self.dtype, self.dtype.itemsize
+        bits = kind.opaque or kind is dtypes.bfloat16
+        element = np.dtype(f"uint{8 * itemsize}" if bits else kind.name)
         if 0 in self.shape:
-            return np.empty(tuple(self.shape), np.dtype(self.dtype.name))
+            return np.empty(tuple(self.shape), element)
         memory = cells.share(self._cell)
-        itemsize = self.dtype.itemsize
-        window = _Window()
-        window.memory = memory
-        window.__array_interface__ = {
-            "data": (memory.ctypes.data + self._offset * itemsize, False),
-            "typestr": np.dtype(self.dtype.name).str,
-            "shape": tuple(self.shape),
-            "strides": tuple(s * itemsize for s in self._strides_or_contiguous),
-            "version": 3,
-        }
-        return np.asarray(window)
+        strides = tuple(s * itemsize for s in self._strides_or_contiguous)
+        address = memory.ctypes.data + self._offset * itemsize
+        return cells.window(memory, address, tuple(self.shape), strides, element)
 
     def tolist(self) -> Any:
         """Nested Python lists of Python numbers (a number for a 0-d tensor)."""
@@ -400,13 +396,6 @@ _OWN = {
 }  # fmt: skip
 
 
-class _Window:
-    """Part of some NumPy memory, for np.asarray; it keeps the memory alive and visibly in use."""
-
-    memory: np.ndarray
-    __array_interface__: dict
-
-
 def _unpickle(cls, data, shape, dtype: dtype, where, requires_grad, strides) -> Tensor:
     bits = mx.array(np.frombuffer(data, np.uint8).copy())
     array = mx.view(bits, dtype.mx) if data else mx.zeros((0,), dtype.mx)
@@ -434,6 +423,14 @@ def from_array(
 ) -> Tensor:
     """A new tensor holding `array`; `dtype` only where it differs from the array's (float8)."""
     return from_cell(Cell(array, strides), dtype or dtypes.from_mx(array.dtype), where)
+
+
+def from_memory(memory: np.ndarray, dtype: dtype) -> Tensor:
+    """A tensor on NumPy's memory, which holds `dtype` (bfloat16 and float8 as unsigned bits)."""
+    strides = tuple(s // memory.itemsize for s in memory.strides)
+    kept = None if layout.is_contiguous(memory.shape, strides) else strides
+    kind = cells.BFloat16Cell if dtype is dtypes.bfloat16 else cells.NumpyCell
+    return from_cell(kind.adopt(memory, kept), dtype, devices.CPU)
 
 
 def from_mx(array: mx.array) -> Tensor:
