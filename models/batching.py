@@ -18,6 +18,7 @@ import torchmlx as torch
 from torchmlx import Tensor
 
 from .cache import Cache
+from .generation import check_prompt
 from .prompt_cache import PromptCache, PromptReader
 from .sampling import Sampler, Sampling
 from .stepper import Stepper
@@ -67,12 +68,14 @@ class BusyError(Exception):
 class Row:
     """A request that runs, and what belongs to its newest token, which is not read yet."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, vocab: int, device):
+    def __init__(self, request: Request, tokenizer: Tokenizer, args, device):
         self.request = request
+        # The last token needs no position of its own: nothing is read after it.
+        self.limit = min(request.max_tokens, args.max_position_embeddings - len(request.ids) + 1)
         self.sampler = Sampler(request.rules, request.seed, device)
         self.text, self.matcher = tokenizer.stream(), StopMatcher(request.stop)
         self.generated, self.length = 0, len(request.ids)
-        self.sampler.observe(torch.tensor([request.ids], device=device), vocab)
+        self.sampler.observe(torch.tensor([request.ids], device=device), args.vocab_size)
         self.odds: list[Tensor] = []
 
     def sample(self, logits: Tensor) -> Tensor:
@@ -89,7 +92,7 @@ class Row:
         self.generated += 1
         ended = token in ends
         piece = self.matcher.push("" if ended else self.text.push(token))
-        limit = self.generated == self.request.max_tokens
+        limit = self.generated == self.limit
         reason = "stop" if ended or self.matcher.matched else "length" if limit else None
         if reason:
             piece += self.matcher.push(self.text.finish()) + self.matcher.finish()
@@ -132,7 +135,9 @@ class Engine:
         self.rows, self._stepper, self._tokens, self._reading = [], None, None, None
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises BusyError when the queue is full."""
+        """Queue a request. Raises InputError for a prompt that the model cannot go on from, and
+        BusyError when the queue is full."""
+        check_prompt(request.ids, self.model, request.max_tokens)
         with self._changed:
             if self._closed or len(self._waiting) >= self.most_waiting:
                 raise BusyError(f"{len(self._waiting)} requests wait already; try again later")
@@ -165,7 +170,9 @@ class Engine:
                         self._read(*self._reading)
                     if self._stepper is not None:
                         self._step()
-                except Exception as error:  # one request's fault must not end all service
+                # One request's fault must not end all service, a panic in tokenizers' Rust code
+                # neither, which is no Exception.
+                except BaseException as error:
                     self._fail(error)
             with self._changed:
                 left, self._waiting = list(self._waiting), deque()
@@ -189,17 +196,17 @@ class Engine:
         try:
             where = (self.prefill_step, self.prompts, self.kv_bits)
             reader = PromptReader(self.model, request.ids, *where)
-        except Exception as error:
+        except BaseException as error:
             self._refuse(request, error)
             return None
         request.cached_tokens = reader.kept
         return request, reader
 
-    def _refuse(self, request: Request, error: Exception) -> None:
-        with contextlib.suppress(Exception):  # whoever cannot hear it must not stop the others
+    def _refuse(self, request: Request, error: BaseException) -> None:
+        with contextlib.suppress(BaseException):  # whoever cannot hear it must not stop the others
             request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         for row in self.rows:
             if row is not None:
                 self._refuse(row.request, error)
@@ -217,10 +224,10 @@ class Engine:
             if logits is None:
                 return
             device = reader.cache.device
-            row = Row(request, self.tokenizer, self.model.args.vocab_size, device)
+            row = Row(request, self.tokenizer, self.model.args, device)
             token = row.sample(logits)
             mx.eval(token.mx)
-        except Exception as error:
+        except BaseException as error:
             self._reading = None
             self._refuse(request, error)
             return

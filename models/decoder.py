@@ -5,6 +5,7 @@ A family is a file of its own (llama.py, qwen3_5_moe.py, ...) that says what its
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torchmlx as torch
 from torchmlx import Tensor, nn, ops
@@ -27,9 +28,11 @@ class ModelArgs:
     """config.json's fields that all decoders have, in transformers' names.
 
     A family adds its own fields, and its defaults where they are others. `rope_local` is the
-    rotation of sliding layers where it is not `rope`.
+    rotation of sliding layers where it is not `rope`; `layer_kinds` are the kinds of layers that
+    `layer_types` may list.
     """
 
+    layer_kinds: ClassVar[tuple[str, ...]] = (FULL,)
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int

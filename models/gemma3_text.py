@@ -6,6 +6,7 @@ before and after both halves of a layer; embeddings times the square root of the
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 from torchmlx import Tensor, nn
 from torchmlx.nn import functional as F
@@ -32,6 +33,7 @@ class ModelArgs(decoder.ModelArgs):
     attention_bias: bool = False
     sliding_window: int | None = None
     sliding_window_pattern: int = 6
+    layer_kinds: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     layer_types: tuple[str, ...] | None = None
     final_logit_softcapping: float | None = field(default=None, metadata={"low": 1e-6})
     tie_word_embeddings: bool = True

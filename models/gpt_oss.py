@@ -4,6 +4,7 @@ experts with biases and a clamped activation, which the releases have in MXFP4.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -34,6 +35,7 @@ class ModelArgs(decoder.ModelArgs):
     rms_norm_eps: float = 1e-5
     attention_bias: bool = True
     sliding_window: int | None = None
+    layer_kinds: ClassVar[tuple[str, ...]] = (FULL, SLIDING)
     layer_types: tuple[str, ...] | None = None
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0

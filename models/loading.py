@@ -33,8 +33,6 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 MTP_LAYER = re.compile(r"^(?:model\.)?mtp\.layers\.(\d+)\.")
 
-LAYER_KINDS = {"full_attention", "sliding_attention", "linear_attention"}
-
 log = logging.getLogger(__name__)
 
 
@@ -189,11 +187,14 @@ def check_variants(config: ModelConfig) -> None:
 
 
 def check_layers(config: ModelConfig, args) -> None:
-    """Refuse lists with an entry for each layer that do not fit the layers, and unknown kinds."""
-    unknown = set(getattr(args, "layer_types", None) or ()) - LAYER_KINDS
+    """Refuse lists with an entry for each layer that do not fit the layers, and kinds of layers
+    that the architecture does not have."""
+    listed = config.values.get("layer_types")
+    unknown = [k for k in listed if k not in args.layer_kinds] if isinstance(listed, list) else []
     if unknown:
         raise InputError(
-            f"{config.path}: layer_types {ascii(min(unknown))[:60]} is not supported here"
+            f"{config.path}: layer_types {ascii(unknown[0])[:60]} is not supported here: "
+            f"{config.model_type} has {' and '.join(args.layer_kinds)} only"
         )
     for name in ("layer_types", "no_rope_layers"):
         found = getattr(args, name, None)

@@ -6,6 +6,7 @@ Three gated delta layers, then one of gated attention, and so on.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from torchmlx import nn
 
@@ -15,6 +16,7 @@ from .decoder import MLP, CausalLM, Decoder, Layer
 from .gated_delta_net import DeltaArgs, GatedDeltaNet
 from .mtp import MTP
 from .norms import ZeroCentredNorm
+from .step import FULL, LINEAR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,7 @@ class HybridArgs(decoder.ModelArgs, DeltaArgs):
     """
 
     attention_bias: bool = False
+    layer_kinds: ClassVar[tuple[str, ...]] = (FULL, LINEAR)
     layer_types: tuple[str, ...] | None = None
     full_attention_interval: int = 4
 
@@ -33,7 +36,7 @@ class HybridArgs(decoder.ModelArgs, DeltaArgs):
         if self.layer_types is not None:
             return self.layer_types
         interval, numbers = self.full_attention_interval, range(1, self.num_hidden_layers + 1)
-        return tuple("linear_attention" if n % interval else "full_attention" for n in numbers)
+        return tuple(LINEAR if n % interval else FULL for n in numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,7 @@ def build_decoder(
     """A hybrid decoder; `mlp` makes what layer number n has after its mixer."""
 
     def mixer(kind: str) -> Attention | GatedDeltaNet:
-        if kind == "linear_attention":
+        if kind == LINEAR:
             return delta(args.hidden_size, args.rms_norm_eps, args)
         return build_attention(args)
 

@@ -103,7 +103,9 @@ class Handler(BaseHTTPRequestHandler):
             self._fail(error)
         except (Gone, OSError):
             self.close_connection = True
-        except Exception as error:  # a fault of ours must not look like a broken connection
+        # A fault of ours must not look like a broken connection; a panic in tokenizers' Rust code
+        # is no Exception.
+        except BaseException as error:
             self._fail(ApiError(500, f"{type(error).__name__}: {error}"))
 
     def _call(self) -> Call:

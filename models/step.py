@@ -9,7 +9,7 @@ from ..core.tensor import from_array
 from .cache import Cache
 from .rope import Rope
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 
 class Step:

@@ -9,6 +9,7 @@ import pytest
 
 from tests import tiny
 from torchmlx.models.assets import tiny_model
+from torchmlx.models.step import LINEAR
 from torchmlx.serialization.safetensors import SafetensorsFile, save
 
 from .test_errors import assert_one_line
@@ -136,6 +137,14 @@ DAMAGE = {
     "gemma3 with an unknown kind of layer": (
         lambda f: edit(f, "config.json", model_type="gemma3_text", layer_types=["x"] * 2),
         "layer_types 'x' is not supported",
+    ),
+    "gemma3 with a hybrid's layers": (
+        lambda f: edit(f, "config.json", model_type="gemma3_text", layer_types=[LINEAR] * 2),
+        "gemma3_text has full_attention and sliding_attention only",
+    ),
+    "llama with a hybrid's layers": (
+        lambda f: edit(f, "config.json", layer_types=["full_attention", LINEAR]),
+        "layer_types 'linear_attention' is not supported here: llama has full_attention only",
     ),
     "negative epsilon": (
         lambda f: edit(f, "config.json", rms_norm_eps=-1),

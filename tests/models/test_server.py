@@ -18,6 +18,7 @@ import pytest
 
 from tests import tiny
 from tests.conftest import ROOT
+from torchmlx.errors import InputError
 from torchmlx.models import load, stream_generate
 from torchmlx.models.api import read_call
 from torchmlx.models.batching import Engine, Request
@@ -361,6 +362,61 @@ def test_nobody_waits_for_a_request_that_finds_no_row(server, post, monkeypatch)
         status, answer = post(PLAIN, {"prompt": "a", "max_tokens": 2})
     assert status == 500 and "ZeroDivisionError" in answer["error"]["message"]
     assert post(PLAIN, {"prompt": "a", "max_tokens": 2})[0] == 200
+
+
+class Panic(BaseException):
+    """As a panic in Rust code comes to Python."""
+
+
+@pytest.mark.parametrize("place", ["_next", "_read", "_place", "_step", "_sample"])
+def test_what_is_no_exception_does_not_end_service(server, post, monkeypatch, place):
+    """Whoever runs is told; the next request is served."""
+
+    def panic(*_):
+        raise Panic("rust")
+
+    if place == "_next":
+        monkeypatch.setattr("torchmlx.models.batching.PromptReader", panic)
+    else:
+        monkeypatch.setattr(server.engine, place, panic)
+    status, answer = post(PLAIN, {"prompt": "a", "max_tokens": 2})
+    assert status == 500 and "Panic: rust" in answer["error"]["message"]
+    monkeypatch.undo()
+    assert post(PLAIN, {"prompt": "a", "max_tokens": 2})[0] == 200
+
+
+def test_a_panic_in_a_connection_is_answered(server, post, monkeypatch):
+    def panic(*_):
+        raise Panic("rust")
+
+    monkeypatch.setattr("torchmlx.models.server.read_call", panic)
+    status, answer = post(PLAIN, {"prompt": "a"})
+    assert status == 500 and answer["error"]["message"] == "Panic: rust"
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (Request([], print), "the prompt is empty"),
+        (Request([1] * 513, print), "513 tokens, but the model has 512 positions"),
+        (Request([1, 258], print), "outside the model's vocabulary of 258"),
+        (Request([1], print, max_tokens=0), "max_tokens must be at least 1"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_at_once(server, request_, text):
+    with pytest.raises(InputError, match=text):
+        server.engine.submit(request_)
+
+
+def test_no_request_runs_beyond_the_last_position(server):
+    heard: queue.Queue = queue.Queue()
+    server.engine.submit(Request([1] * 509, heard.put, max_tokens=10**30))
+    found = [heard.get(timeout=60)]
+    while not found[-1].finish_reason:
+        found.append(heard.get(timeout=60))
+    assert (len(found), found[-1].finish_reason) == (4, "length")
+    text = "".join(event.text for event in found)
+    assert text == alone(server, [1] * 509, max_tokens=10**30)
 
 
 def test_an_engine_that_closes_tells_those_who_run_and_wait(server):

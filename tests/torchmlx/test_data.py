@@ -228,6 +228,37 @@ def test_processes_with_more_to_say_than_a_pipe_holds_go_at_once():
     assert worker.exitcode == 0  # by itself, not killed after 5 s
 
 
+def unpicklable(batch):
+    class LocalError(Exception):
+        """No other process can name it."""
+
+    if batch[0] == 1:
+        raise LocalError("the second batch")
+    return lambda: batch
+
+
+@pytest.mark.parametrize(
+    ("samples", "text"),
+    [
+        ([0], "worker process 0.\\nOriginal error: a batch cannot be pickled .*unpicklable"),
+        ([1], "LocalError: the second batch"),
+        ([lambda: 0], "what the sampler gives cannot be pickled"),
+    ],
+)
+def test_what_a_process_cannot_pickle_is_said(capfd, samples, text):
+    loader = torchmlx.utils.data.DataLoader(
+        range(2),
+        sampler=samples,
+        num_workers=1,
+        multiprocessing_context="spawn",
+        collate_fn=unpicklable,
+        timeout=60,
+    )
+    with pytest.raises(RuntimeError, match=text):
+        list(loader)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "settings",
     [

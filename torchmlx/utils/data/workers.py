@@ -95,6 +95,26 @@ def evaluate_within(value: Any, depth: int = 6) -> None:
         evaluate_within(vars(value), depth - 1)
 
 
+def tell_of_the_unpicklable(queue_, outbox, what: str) -> None:
+    """Let a process's queue answer for `what` it cannot pickle: its thread would drop it, and the
+    other side wait for ever."""
+
+    def answer(error: Exception, item: Any) -> None:
+        if isinstance(item, Failure):  # of a kind that the other process cannot know
+            outbox.put(Failure(RuntimeError, item.text))
+            return
+        reason = f"{type(error).__name__}: {error}"
+        text = (
+            f"error: {what} cannot be pickled ({reason}), as a worker process needs; make it of "
+            "tensors, arrays, numbers and text, or leave out multiprocessing_context: then "
+            "workers are threads"
+        )
+        outbox.put(Failure(RuntimeError, text))
+
+    if hasattr(queue_, "_on_queue_feeder_error"):
+        queue_._on_queue_feeder_error = answer
+
+
 class Elsewhere:
     """A worker met a tensor whose evaluation belongs to the main thread."""
 
@@ -102,6 +122,7 @@ class Elsewhere:
 def _work(info: WorkerInfo, fetch_of, init, inbox, outbox) -> None:
     """A worker's life: indices in, batches out, until None comes."""
     _local.info = info
+    tell_of_the_unpicklable(outbox, outbox, "a batch")
     random.use_own_generator(info.seed)
     fetch = None
     try:
@@ -145,6 +166,8 @@ class Workers:
         start = threading.Thread if context is None else context.Process
         self.inboxes = [make_queue() for _ in range(self.count)]
         self.outboxes = [make_queue() for _ in range(self.count)]
+        for inbox, outbox in zip(self.inboxes, self.outboxes, strict=True):
+            tell_of_the_unpicklable(inbox, outbox, "what the sampler gives")
         self.members = []
         self.own_fetch = None if fetch_of.stream else fetch_of(loader.dataset)
         if context is None:
