@@ -223,14 +223,28 @@ def staged_folder(out: str | os.PathLike[str], source: Path, force: bool = False
         raise InputError(f"{out}: cannot write there: {error.strerror}") from None
     try:
         yield staging
+        _exchange(staging, out, retired)
+    except OSError as error:
+        reason = error.strerror or error
+        if retired.exists() and not out.exists():
+            reason = f"{reason}; what was there is in {retired}"
+        raise InputError(f"{out}: cannot write there: {reason}") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if out.exists():  # else the retired folder is all there is
+            shutil.rmtree(retired, ignore_errors=True)
+
+
+def _exchange(staging: Path, out: Path, retired: Path) -> None:
+    """`staging` becomes `out`, which comes back where that fails or is interrupted."""
+    try:
         if out.exists():
             out.rename(retired)
         staging.rename(out)
-    except OSError as error:
-        raise InputError(f"{out}: cannot write there: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        shutil.rmtree(retired, ignore_errors=True)
+    except BaseException:
+        if retired.exists() and not out.exists():
+            retired.rename(out)
+        raise
 
 
 def _check_target(out: Path, source: Path, force: bool) -> None:

@@ -1,6 +1,7 @@
 """Opening a model folder: every layout, lazily, and one clear line for each damage."""
 
 import json
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -223,6 +224,30 @@ def test_staging_replaces_only_a_model_folder_and_only_when_forced(tmp_path):
     with staged_folder(out, source, force=True) as folder:
         (folder / "new").touch()
     assert names(out) == ["new"] and names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("restores", [True, False])
+def test_what_was_there_outlives_a_failing_exchange(tmp_path, monkeypatch, error, restores):
+    """It comes back, and where even that fails it is kept beside."""
+    out, rename = tmp_path / "out", Path.rename
+    out.mkdir()
+    (out / "config.json").write_text("old")
+
+    def failing(self, target):
+        if self.name.endswith(".tmp") or (self.name.endswith(".old") and not restores):
+            raise error
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    expected = InputError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(expected) as caught, staged_folder(out, tmp_path / "s", True) as folder:
+        (folder / "config.json").write_text("new")
+    (left,) = names(tmp_path)
+    assert (tmp_path / left / "config.json").read_text() == "old"
+    assert (left == "out") == restores
+    if isinstance(error, OSError) and not restores:
+        assert left in str(caught.value)
 
 
 def test_staging_refuses_a_file_and_a_link(tmp_path):

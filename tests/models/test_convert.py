@@ -5,12 +5,17 @@ import json
 import mlx.core as mx
 import numpy as np
 import pytest
+import safetensors
 
+from tests import tiny
 from torchmlx.errors import InputError
 from torchmlx.models import convert as converter
+from torchmlx.models import load
 from torchmlx.models.checkpoint import Checkpoint
 from torchmlx.models.config import read_config
 from torchmlx.models.convert import convert
+from torchmlx.models.prompt_cache import save_prompt_cache
+from torchmlx.models.stepper import prefill
 from torchmlx.serialization import safetensors as st
 
 ARRAYS = {
@@ -116,3 +121,35 @@ def test_a_damaged_shard_leaves_nothing(folder):
     (folder / "model.safetensors").write_bytes(data[:-1])
     fails("truncated", folder, folder.parent / "out", "float16")
     assert sorted(path.name for path in folder.parent.iterdir()) == ["in"]
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Writing safetensors fails as the package does on a full disk, half-way."""
+
+    def fail(tensors, path, metadata=None):
+        path.write_bytes(b"half")
+        raise safetensors.SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
+
+    monkeypatch.setattr(safetensors, "serialize_file", fail)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(folder, full_disk):
+    before = sorted(folder.parent.iterdir())
+    with pytest.raises(InputError, match="out: cannot write there: No space left on device$"):
+        convert(folder, folder.parent / "out")
+    assert sorted(folder.parent.iterdir()) == before
+
+
+def test_a_full_disk_keeps_the_prompt_cache_of_before(tmp_path, request):
+    model, _ = load(str(tiny.write(tmp_path / "tiny")))
+    cache, path = model.make_cache(), tmp_path / "prompt"
+    prefill(model, cache, [1, 2, 3], 2)
+    path.write_text("before")
+    request.getfixturevalue("full_disk")
+    with pytest.raises(InputError, match="prompt: cannot write it: No space left on device$"):
+        save_prompt_cache(path, cache, [1, 2, 3], model)
+    assert path.read_text() == "before"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["prompt", "tiny"]

@@ -11,6 +11,7 @@ import json
 import math
 import mmap
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -382,13 +383,29 @@ def save(
         # The package makes files that only their owner can read; ours obey the umask.
         temporary.touch()
         mode = temporary.stat().st_mode
-        serialize_file(specs, temporary, metadata=dict(metadata or {"format": "pt"}))
+        with _system_errors(path):
+            serialize_file(specs, temporary, metadata=dict(metadata or {"format": "pt"}))
         temporary.chmod(mode)
         sync(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
+
+
+@contextmanager
+def _system_errors(path: Path) -> Iterator[None]:
+    """A full disk and its like as the OSErrors that they are: the package raises its own kind."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(path)) from None
 
 
 def name_of(array: mx.array | np.ndarray) -> str:
