@@ -22,7 +22,11 @@ BAR = 50
 
 def main() -> None:
     """Read prompts of several lengths, then decode on from the shortest."""
-    model, _ = load(str(find_folder()), dtype="bfloat16")
+    folder = find_folder()
+    if folder is None:
+        print("growth: left out, no checkpoint: run `torchmlx demo --model smollm2`")
+        return
+    model, _ = load(str(folder), dtype="bfloat16")
     with torchmlx.inference_mode():
         read(model, PROMPTS[0])
         rows = [(f"{n} tokens", min(read(model, n) for _ in range(2))) for n in PROMPTS]

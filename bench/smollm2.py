@@ -1,105 +1,107 @@
-"""SmolLM2-135M in bfloat16: tokens per second against transformers on torch and mlx-lm on mlx[cpu].
+"""SmolLM2-135M: a token and a prompt against transformers on torch and mlx-lm on mlx[cpu].
 
-All have the same weights, read the same prompt, and take turns: a side decodes a few tokens, then
-the next one does. Speeds are of median times. mlx-lm is left out where it is not installed.
+All have the same weights, in bfloat16, read the same prompt, and take turns: a side decodes a few
+tokens, then the other one does. In fp8, weights are as `torchmlx convert` writes them.
 """
 
-import os
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from statistics import median
+from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's idle threads would take our cores
+import mlx.core as mx
+import torch
 
-import mlx.core as mx  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import torchmlx
+from torchmlx.models import load
+from torchmlx.models.assets import cache_folder
+from torchmlx.models.quantize import quantize, to_blocks
+from torchmlx.models.stepper import Stepper, prefill
+from torchmlx.models.weights import FP8Linear
 
-import torchmlx  # noqa: E402
-from torchmlx.kernels import native  # noqa: E402
-from torchmlx.models import load  # noqa: E402
-from torchmlx.models.assets import fetch_smollm2  # noqa: E402
-from torchmlx.models.stepper import Stepper, prefill  # noqa: E402
+from .table import Work
 
-from .cpu import read_bandwidth  # noqa: E402
+# Tokens of the prompt, and of a turn of decoding.
+PROMPT, TURN = 512, 8
 
-# Tokens of the prompt, tokens that a turn decodes, turns.
-PROMPT, TURN, TURNS = 512, 8, 4
-
-# A side: a function that reads a prompt, and one that decodes one more token.
+# A side: a function that reads a prompt, and one that decodes some tokens more.
 Side = tuple[Callable[[list[int]], object], Callable[[], object]]
 
 
-def main() -> None:
-    """Measure every side and print tokens per second, and ratios to ours."""
-    threads = native.cores()
-    torch.set_num_threads(threads)
-    sides = dict(find_sides(find_folder()))
+def works() -> Iterator[Work | str]:
+    """Issue 4's rows about the model, or why there are none; each needs the prompt read before."""
+    folder = find_folder()
+    if folder is None:
+        yield "SmolLM2: left out, no checkpoint: run `torchmlx demo --model smollm2`"
+        return
     ids = [(7 * i) % 49_000 + 100 for i in range(PROMPT)]
-    prompts = {
-        name: median(timed(read, ids) for _ in range(2)) for name, (read, _) in sides.items()
-    }
-    tokens: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(TURNS):
-        for name, (_, step) in sides.items():
-            tokens[name] += [timed(step) for _ in range(TURN)]
-    report(threads, prompts, {name: median(times[1:]) for name, times in tokens.items()})
+    model = load(str(folder), dtype="bfloat16")[0]
+    side = ours(model)
+    side[0](ids)
+    yield from against_transformers(folder, ids, side, weight_bytes(model))
+    yield from against_mlx_lm(folder, ids, side)
+    yield from in_fp8(folder, ids, side)
 
 
-def find_folder() -> Path:
-    """SmolLM2's checkpoint, as `make demo` leaves it."""
-    folder = Path(fetch_smollm2()).parent / "SmolLM2-135M-Instruct"
-    if not folder.exists():
-        raise SystemExit("no SmolLM2 yet: run `make demo` first, which fetches and converts it")
-    return folder
+def find_folder() -> Path | None:
+    """SmolLM2's checkpoint, where `make demo` has left it."""
+    folder = cache_folder() / "SmolLM2-135M-Instruct"
+    return folder if folder.is_dir() else None
 
 
-def report(threads: int, prompts: dict[str, float], tokens: dict[str, float]) -> None:
-    """A line for each side; then how much of the read bandwidth our decoding uses."""
-    print(f"{threads} threads, bfloat16, prompt of {PROMPT} tokens, then {TURN * TURNS} more\n")
-    print(f"{'':14}{'prompt':>16}{'ratio':>8}{'decode':>16}{'ratio':>8}")
-    for name in tokens:
-        print(
-            f"{name:14}{PROMPT / prompts[name]:12.0f} t/s{prompts[name] / prompts['ours']:7.2f}x"
-            f"{1 / tokens[name]:12.1f} t/s{tokens[name] / tokens['ours']:7.2f}x"
-        )
-    bandwidth = read_bandwidth(native.load()[0])
-    limit = bandwidth / WEIGHT_BYTES
-    print(f"\nread bandwidth {bandwidth / 1e9:.1f} GB/s: at most {limit:.0f} tokens/s, ", end="")
-    print(f"of which ours has {1 / tokens['ours'] / limit:.0%} (issue 4 asks for 70 %)")
+def weight_bytes(model) -> int:
+    """Bytes of weights that a token reads; of an embedding that is no output layer too, none."""
+    table = model.model.embed_tokens.weight
+    total = sum(p.numel() * p.element_size() for p in model.parameters())
+    untied = model.lm_head.weight is not table
+    return total - untied * table.numel() * table.element_size()
 
 
-# bfloat16; the embedding is the output layer too.
-WEIGHT_BYTES = 2 * 134_515_008
+def against_transformers(folder: Path, ids: list[int], side: Side, size: int):
+    """A prompt, and tokens after it with their share of the bandwidth."""
+    try:
+        read, step = theirs(folder)
+    except ImportError:
+        yield "SmolLM2 against transformers: left out, not installed (pip install transformers)"
+        return
+    name = f"SmolLM2 bfloat16 prefill {PROMPT}, transformers"
+    yield Work(name, lambda: side[0](ids), lambda: read(ids), 0.9)
+    yield Work("SmolLM2 bfloat16 decode, transformers", side[1], step, 3.5, size, TURN, 0.7)
 
 
-def timed(function: Callable, *arguments) -> float:
-    """Seconds that a call takes."""
-    start = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - start
-
-
-def find_sides(folder: Path) -> Iterator[tuple[str, Side]]:
-    """What is installed; ours first."""
-    yield "ours", ours(folder)
-    yield "transformers", theirs(folder)
+def against_mlx_lm(folder: Path, ids: list[int], side: Side):
+    """The same for mlx-lm; issue 4 asks for nothing at its prompts."""
     try:
         # With names in variables: type checkers need not find what may not be installed.
         cache, utils = (import_module(f"mlx_lm.{name}") for name in ("models.cache", "utils"))
     except ImportError:
-        print("mlx-lm is not installed (pip install mlx-lm): left out")
+        yield "SmolLM2 decode against mlx-lm: left out, not installed (pip install mlx-lm)"
         return
     model = utils.load_model(folder)[0]
     model.set_dtype(mx.bfloat16)
-    yield "mlx-lm", mlx_lm(model, cache.make_prompt_cache)
+    read, step = mlx_lm(model, cache.make_prompt_cache)
+    read(ids)
+    yield Work("SmolLM2 bfloat16 decode, mlx-lm", side[1], step, 8.0, calls=TURN)
 
 
-def ours(folder: Path) -> Side:
+def in_fp8(folder: Path, ids: list[int], side: Side):
+    """Tokens with weights in fp8 against bfloat16; the output layer in bfloat16, then in fp8."""
+    with tempfile.TemporaryDirectory() as temporary:
+        out = quantize(folder, Path(temporary) / "fp8", "fp8")
+        model: Any = load(str(out), dtype="bfloat16")[0]
+    for head, bar in (("bfloat16", 1.25), ("fp8", 1.4)):
+        if head == "fp8":
+            codes = to_blocks(model.lm_head.weight.mx.astype(mx.float32))
+            model.lm_head = FP8Linear(*map(torchmlx.from_mx, codes), 128)
+        read, step = ours(model)
+        read(ids)
+        name = f"SmolLM2 decode fp8, head {head}; ours bfloat16"
+        yield Work(name, step, side[1], bar, weight_bytes(model), TURN)
+
+
+def ours(model) -> Side:
     """The loop of torchmlx.models.generation, greedy, without text."""
-    model, _ = load(str(folder), dtype="bfloat16")
     state: dict = {}
 
     @torchmlx.inference_mode()
@@ -111,23 +113,32 @@ def ours(folder: Path) -> Side:
 
     @torchmlx.inference_mode()
     def step():
-        state["token"] = state["step"](state["token"])[:, -1].argmax(-1, keepdim=True)
-        mx.eval(state["token"].mx)
+        for _ in range(TURN):
+            state["token"] = state["step"](state["token"])[:, -1].argmax(-1, keepdim=True)
+            mx.eval(state["token"].mx)
 
     return read, step
 
 
 def theirs(folder: Path) -> Side:
     """transformers on torch, greedy, with its dynamic cache."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     state: dict = {}
 
     @torch.inference_mode()
     def run(ids, past):
-        out = model(torch.tensor(ids), past_key_values=past, use_cache=True, logits_to_keep=1)
+        out = model(torch.tensor(ids), cache=past, use_cache=True, logits_to_keep=1)
         state.update(past=out.past_key_values, token=int(out.logits[0, -1].argmax()))
 
-    return lambda ids: run([ids], None), lambda: run([[state["token"]]], state["past"])
+    def step():
+        for _ in range(TURN):
+            run([[state["token"]]], state["past"])
+
+    return lambda ids: run([ids], None), step
 
 
 def mlx_lm(model, make_prompt_cache) -> Side:
@@ -142,4 +153,8 @@ def mlx_lm(model, make_prompt_cache) -> Side:
         state["cache"] = make_prompt_cache(model)
         run(ids)
 
-    return read, lambda: run([state["token"]])
+    def step():
+        for _ in range(TURN):
+            run([state["token"]])
+
+    return read, step

@@ -10,18 +10,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's idle threads would take our cores
+import mlx.core as mx
+import numpy as np
+import torch
+from diffusers.models.autoencoders import autoencoder_kl_wan as diffusers_wan
 
-import mlx.core as mx  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from diffusers.models.autoencoders import autoencoder_kl_wan as diffusers_wan  # noqa: E402
+import torchmlx
+from torchmlx.kernels import native
+from torchmlx.models.autoencoder_kl_wan import AutoencoderKLWan, Config
 
-import torchmlx  # noqa: E402
-from torchmlx.kernels import native  # noqa: E402
-from torchmlx.models.autoencoder_kl_wan import AutoencoderKLWan, Config  # noqa: E402
-
-from .vae_model import WAN22  # noqa: E402
+from .vae_model import WAN22
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("TORCHMLX_SHARED", ROOT / "shared"))
