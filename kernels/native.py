@@ -17,8 +17,8 @@ from types import ModuleType
 import mlx.core as mx
 
 MEND = (
-    "rebuild: make native in a checkout, pip install --force-reinstall 'torchmlx[cpu]' elsewhere; "
-    "it takes g++ (Debian: apt-get install g++)"
+    "install g++ (Debian: apt-get install g++), then rebuild: make native in a checkout, "
+    "pip install --force-reinstall 'torchmlx[cpu]' elsewhere"
 )
 
 # The sources that say which functions the extension has and what they take.
