@@ -132,7 +132,7 @@ def theirs(folder: Path) -> Side:
     @torch.inference_mode()
     def run(ids, past):
         out = model(torch.tensor(ids), cache=past, use_cache=True, logits_to_keep=1)
-        state.update(past=out.past_key_values, token=int(out.logits[0, -1].argmax()))
+        state.update(past=out.cache, token=int(out.logits[0, -1].argmax()))
 
     def step():
         for _ in range(TURN):
