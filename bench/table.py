@@ -11,6 +11,8 @@ import torch
 
 # A side stops when it has been measured this often, or for this long (s) after a few times.
 MOST, LEAST, SECONDS = 15, 3, 2.0
+# A turn of something short: at most so many calls, and so long (s); the pause before it (s).
+CALLS, TURN, PAUSE = 32, 0.01, 0.01
 
 # Copies of weights that take turns: together larger than a last-level cache of 32 MiB.
 ROTATED = 128 << 20
@@ -65,18 +67,26 @@ def print_works(works: Iterable[Work | str], bandwidth: float, below: str) -> in
 
 
 def alternate(*sides: Callable[[], object]) -> list[float]:
-    """The median time of each side in seconds; they take turns.
+    """The median time of a call of each side in seconds; they take turns.
 
-    First calls do not count, unless one takes so long that it has to do.
+    First calls do not count, unless one takes so long that it has to do. A turn of something short
+    begins after a pause and is many calls, of which the first does not count either: OpenMP's
+    threads keep a core busy for some ms after their last loop, ours go to sleep after 0.1 ms.
     """
     first = [timed(side) for side in sides]
     times: list[list[float]] = [[] for _ in sides]
+    calls = [max(1, min(CALLS, int(TURN / seconds))) for seconds in first]
     began = time.perf_counter()
-    while max(first) < SECONDS and len(times[0]) < MOST:
-        if len(times[0]) >= LEAST and time.perf_counter() - began > SECONDS * len(sides):
+    turns = 0
+    while max(first) < SECONDS and turns < MOST:
+        if turns >= LEAST and time.perf_counter() - began > SECONDS * len(sides):
             break
-        for side, taken in zip(sides, times, strict=True):
-            taken.append(timed(side))
+        for side, taken, count in zip(sides, times, calls, strict=True):
+            if count > 1:
+                time.sleep(PAUSE)
+                side()
+            taken.extend(timed(side) for _ in range(count))
+        turns += 1
     return [statistics.median(taken or [once]) for taken, once in zip(times, first, strict=True)]
 
 
