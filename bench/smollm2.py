@@ -23,7 +23,7 @@ from torchmlx.models.weights import FP8Linear
 from .table import Work
 
 # Tokens of the prompt, and of a turn of decoding.
-PROMPT, TURN = 512, 8
+PROMPT, TURN = 512, 16
 
 # A side: a function that reads a prompt, and one that decodes some tokens more.
 Side = tuple[Callable[[list[int]], object], Callable[[], object]]
@@ -101,7 +101,8 @@ def in_fp8(folder: Path, ids: list[int], side: Side):
 
 
 def ours(model) -> Side:
-    """The loop of torchmlx.models.generation, greedy, without text."""
+    """The loop of torchmlx.models.generation, greedy, without text: the next token is under way
+    while one is read."""
     state: dict = {}
 
     @torchmlx.inference_mode()
@@ -114,8 +115,11 @@ def ours(model) -> Side:
     @torchmlx.inference_mode()
     def step():
         for _ in range(TURN):
-            state["token"] = state["step"](state["token"])[:, -1].argmax(-1, keepdim=True)
-            mx.eval(state["token"].mx)
+            following = state["step"](state["token"])[:, -1].argmax(-1, keepdim=True)
+            mx.async_eval(following.mx)
+            state["token"].item()
+            state["token"] = following
+        mx.eval(state["token"].mx)  # the other side's turn
 
     return read, step
 
@@ -142,19 +146,24 @@ def theirs(folder: Path) -> Side:
 
 
 def mlx_lm(model, make_prompt_cache) -> Side:
-    """mlx-lm's model and cache, greedy."""
+    """mlx-lm's model and cache, greedy, in the loop of its generate_step: as ours."""
     state: dict = {}
 
     def run(ids):
-        logits = model(mx.array([ids]), cache=state["cache"])[:, -1]
-        state["token"] = mx.argmax(logits, -1).item()
+        logits = model(ids, cache=state["cache"])[:, -1]
+        following = mx.argmax(logits, -1, keepdims=True)
+        mx.async_eval(following)
+        return following
 
     def read(ids):
         state["cache"] = make_prompt_cache(model)
-        run(ids)
+        state["token"] = run(mx.array([ids]))
 
     def step():
         for _ in range(TURN):
-            run([state["token"]])
+            following = run(state["token"])
+            state["token"].item()
+            state["token"] = following
+        mx.eval(state["token"])
 
     return read, step
