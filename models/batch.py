@@ -8,7 +8,7 @@ import torchmlx as torch
 
 from ..errors import InputError
 from .generation import check_prompt
-from .sampling import Sampler, Sampling
+from .sampling import Sampler, Sampling, checked
 from .stepper import Stepper
 from .tokenizer import StopMatcher, Tokenizer
 
@@ -88,7 +88,7 @@ class _Text:
     def push(self, token: int, last: bool) -> None:
         if self.done:
             return
-        ended = token in self.ends
+        ended = checked(token) in self.ends
         self.text += self.matcher.push("" if ended else self.pieces.push(token))
         self.done = ended or last or self.matcher.matched is not None
         if self.done:

@@ -17,10 +17,11 @@ import mlx.core as mx
 import torchmlx as torch
 from torchmlx import Tensor
 
+from ..errors import InputError
 from .cache import Cache
 from .generation import check_prompt
 from .prompt_cache import PromptCache, PromptReader
-from .sampling import Sampler, Sampling
+from .sampling import Sampler, Sampling, checked, likeliest
 from .stepper import Stepper
 from .tokenizer import StopMatcher, Tokenizer
 
@@ -32,7 +33,8 @@ PREFILL_STEP = 512
 class Event:
     """What a request hears of one token; `finish_reason` is "stop", "length" or "error" at the end.
 
-    logprob and top (token id, logprob) are of the model's own distribution, where asked for.
+    logprob and top (token id, logprob) are of the model's own distribution, where asked for. With
+    "error" the text says what went wrong.
     """
 
     text: str
@@ -90,7 +92,7 @@ class Row:
     def deliver(self, token: int, ends: frozenset[int]) -> bool:
         """Hand out a token; whether it was the last."""
         self.generated += 1
-        ended = token in ends
+        ended = checked(token) in ends
         piece = self.matcher.push("" if ended else self.text.push(token))
         limit = self.generated == self.limit
         reason = "stop" if ended or self.matcher.matched else "length" if limit else None
@@ -104,6 +106,11 @@ class Row:
             logprob, top = chosen[0], list(zip(indices, values, strict=True))[:count]
         self.request.emit(Event(piece, token, reason, logprob, top))
         return reason is not None
+
+
+def describe(error: BaseException) -> str:
+    """What a client hears of an error: bad input says itself what to do."""
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
 class Engine:
@@ -204,7 +211,7 @@ class Engine:
 
     def _refuse(self, request: Request, error: BaseException) -> None:
         with contextlib.suppress(BaseException):  # whoever cannot hear it must not stop the others
-            request.emit(Event(f"{type(error).__name__}: {error}", -1, "error"))
+            request.emit(Event(describe(error), -1, "error"))
 
     def _fail(self, error: BaseException) -> None:
         for row in self.rows:
@@ -270,7 +277,11 @@ class Engine:
             if row is None:
                 continue
             row.odds = odds[active.index(row)]
-            done = row.request.cancelled or row.deliver(values[index], self.model.eos_token_ids)
+            try:
+                done = row.request.cancelled or row.deliver(values[index], self.model.eos_token_ids)
+            except Exception as error:  # its own fault, or that of whoever hears it
+                done = True
+                self._refuse(row.request, error)
             row.odds = newer[active.index(row)]
             row.length += 1
             if done:
@@ -284,11 +295,9 @@ class Engine:
             for row in self.rows
         )
         if plain:
-            return logits.argmax(-1, keepdim=True)
+            return likeliest(logits)
         parts = [
-            logits[i : i + 1].argmax(-1, keepdim=True)
-            if row is None
-            else row.sample(logits[i : i + 1])
+            likeliest(logits[i : i + 1]) if row is None else row.sample(logits[i : i + 1])
             for i, row in enumerate(self.rows)
         ]
         return torch.cat(parts)

@@ -176,11 +176,11 @@ class GenerationConfig:
     """Sampling defaults of generation_config.json; None where the file does not say."""
 
     do_sample: bool | None = None
-    temperature: float | None = field(default=None, metadata={"low": 0.0})
+    temperature: float | None = field(default=None, metadata={"low": 0.0, "high": 1e6})
     top_k: int | None = field(default=None, metadata={"low": 0})
     top_p: float | None = field(default=None, metadata={"low": 0.0, "high": 1.0})
     min_p: float | None = field(default=None, metadata={"low": 0.0, "high": 1.0})
-    repetition_penalty: float | None = field(default=None, metadata={"low": 1e-6})
+    repetition_penalty: float | None = field(default=None, metadata={"low": 1e-6, "high": 1e6})
     max_new_tokens: int | None = None
 
 

@@ -12,7 +12,7 @@ import torchmlx as torch
 from ..errors import InputError
 from .mtp import HeadDraft
 from .prompt_cache import PromptCache, PromptReader
-from .sampling import Sampler, Sampling
+from .sampling import Sampler, Sampling, checked
 from .speculative import Draft, ModelDraft, check_draft, check_draft_tokens, speculate
 from .stepper import Stepper
 from .tokenizer import StopMatcher, Tokenizer
@@ -182,7 +182,7 @@ def _tokens(
     while True:
         following = sampler(step(token)[:, -1])
         mx.async_eval(following.mx)
-        yield int(token.item()), False
+        yield checked(int(token.item())), False
         token = following
 
 

@@ -3,23 +3,31 @@
 The order of the filters is transformers'.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torchmlx as torch
-from torchmlx import Tensor
+from torchmlx import Tensor, ops
 
 from ..errors import InputError
 
 INFINITY = float("inf")
+# Colder than this is greedy, as in vLLM: logits over it leave float32.
+COLDEST = 1e-5
+# What a Sampler gives instead of a token where the logits are no numbers.
+NO_TOKEN = -1
+NO_NUMBERS = (
+    "the model's logits are not finite numbers (NaN or infinity): its weights are broken, or its "
+    "values beyond float16; try --dtype float32, else download it again"
+)
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How to choose a token. The defaults are greedy.
 
-    temperature 0 takes the most likely token; top_k 0, top_p 1, min_p 0 and repetition_penalty 1
+    temperature 0 (or below 1e-5) and top_p 0 (as OpenAI and transformers have it; mlx-lm has no
+    filter then) take the most likely token; top_k 0, top_p 1, min_p 0 and repetition_penalty 1
     leave everything in. presence_penalty is taken off the logit of each token generated before,
     frequency_penalty once for each time it was (OpenAI's definition; the prompt does not count).
     logit_bias, token id -> number, is added. Raises InputError for values without a meaning.
@@ -35,26 +43,51 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, self.temperature >= 0, "at least 0 (0 is greedy)")
+        _check("temperature", self.temperature, 0 <= self.temperature <= 1e6, "0 (greedy) to 1e6")
         _check("top_k", self.top_k, self.top_k >= 0, "at least 0 (0 keeps all)")
-        _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
-        _check("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 to 1")
+        _check("top_p", self.top_p, 0 <= self.top_p <= 1, "0 to 1")
+        _check("min_p", self.min_p, 0 <= self.min_p <= 1, "0 to 1")
         penalty = self.repetition_penalty
-        _check("repetition_penalty", penalty, penalty > 0, "above 0 (1 is none)")
+        # Beyond, logits times or over it leave float32.
+        _check("repetition_penalty", penalty, 1e-6 <= penalty <= 1e6, "1e-6 to 1e6 (1 is none)")
         for name in ("presence_penalty", "frequency_penalty"):
-            _check(name, getattr(self, name), True, "a finite number")
+            _check(name, value := getattr(self, name), abs(value) <= 1e6, "-1e6 to 1e6")
         for token, bias in self.logit_bias.items():
-            _check(f"logit_bias of {token}", bias, True, "a finite number")
+            _check(f"logit_bias of {token}", bias, abs(bias) <= 1e6, "-1e6 to 1e6")
+
+    @property
+    def likeliest(self) -> bool:
+        """Whether nothing is drawn: of the logits, penalised or not, the largest is taken."""
+        return self.temperature < COLDEST or self.top_p == 0
 
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is taken, whatever came before."""
-        return self == Sampling()
+        changes = self.presence_penalty or self.frequency_penalty or self.logit_bias
+        return self.likeliest and self.repetition_penalty == 1 and not changes
 
 
 def _check(name: str, value: float, holds: bool, wanted: str) -> None:
-    if not holds or not math.isfinite(value):
+    if not holds or abs(value) == INFINITY:
         raise InputError(f"{name} must be {wanted}, not {value}")
+
+
+def checked(token: int) -> int:
+    """`token` of a Sampler; InputError where the logits it came from were no numbers."""
+    if token == NO_TOKEN:
+        raise InputError(NO_NUMBERS)
+    return token
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The likeliest token of each row, int64 [B, 1], from logits [B, vocab]; see NO_TOKEN."""
+    return _sound(logits.argmax(-1, keepdim=True), logits)
+
+
+def _sound(token: Tensor, scores: Tensor) -> Tensor:
+    """The largest scores' places [B, 1], NO_TOKEN where such a score is NaN (it wins a maximum) or
+    infinite. Scores are [B, vocab]."""
+    return token.where(ops.take_along(scores, token).isfinite(), NO_TOKEN)
 
 
 class Sampler:
@@ -89,16 +122,27 @@ class Sampler:
         logits = self._biased(logits.float())
         if self._seen is not None:
             logits = penalise(logits, self._seen, self.sampling.repetition_penalty)
-        if self.sampling.temperature == 0:
-            token = logits.argmax(-1, keepdim=True)
+        if self.sampling.likeliest:
+            token = likeliest(logits)
         else:
-            probabilities = filtered(logits, self.sampling).softmax(-1)
-            token = torch.multinomial(probabilities, 1, generator=self.generator)
-        self.observe(token, logits.shape[-1])
-        if self._counts is not None:
-            once = torch.ones_like(token, dtype=torch.float32)
-            self._counts = self._counts.scatter_add(1, token, once)
+            token = self._draw(filtered(logits, self.sampling).softmax(-1))
+        self._count(token, logits.shape[-1])
         return token
+
+    def _count(self, token: Tensor, vocab: int) -> None:
+        """Take note of tokens [B, 1] that were chosen."""
+        if self._seen is None and self._counts is None:
+            return
+        once = (torch.arange(vocab, device=token.device) == token).float()
+        if self._seen is not None:
+            self._seen = self._seen.maximum(once)
+        if self._counts is not None:
+            self._counts = self._counts + once
+
+    def _draw(self, probabilities: Tensor) -> Tensor:
+        """torch.multinomial's race of exponential clocks; its checks would wait for the device."""
+        clocks = torch.empty_like(probabilities).exponential_(generator=self.generator)
+        return _sound((probabilities / clocks).argmax(-1, keepdim=True), probabilities)
 
     def _biased(self, logits: Tensor) -> Tensor:
         rules = self.sampling

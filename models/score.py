@@ -1,5 +1,6 @@
 """How likely a model finds a text."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import torchmlx as torch
 from torchmlx.nn import functional as F
 
 from ..errors import InputError
+from .sampling import NO_NUMBERS
 from .tokenizer import Tokenizer
 
 
@@ -37,7 +39,7 @@ def score(
     """The likelihood of `text`, in pieces of `context` tokens that do not see one another.
 
     The first token of each piece is given, its bytes do not count. Raises InputError for a text of
-    fewer than two tokens.
+    fewer than two tokens, and for a model whose logits are not finite.
     """
     ids = tokenizer.encode(text)
     context = min(context, model.args.max_position_embeddings)
@@ -52,6 +54,8 @@ def score(
             size += _bytes(tokenizer, piece) - _bytes(tokenizer, piece[:1])
         if progress is not None:
             progress(min(start + context, len(ids)), len(ids))
+    if not math.isfinite(total):
+        raise InputError(NO_NUMBERS)
     return Score(total, tokens, max(size, 1))
 
 

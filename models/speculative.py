@@ -14,7 +14,7 @@ from torchmlx import Tensor
 
 from ..errors import InputError
 from .cache import SLACK, Cache
-from .sampling import Sampler
+from .sampling import Sampler, checked
 from .stepper import Stepper, prefill
 from .tokenizer import Tokenizer
 
@@ -85,7 +85,7 @@ def speculate(
         return hidden, model.logits(hidden)
 
     checker = Stepper(model, cache, run)
-    yield int(token.item()), False
+    yield checked(int(token.item())), False
     while True:
         cache.mark()
         tokens = torch.cat((token, *draft.propose(token, count)), dim=1)
@@ -103,7 +103,7 @@ def _draw(logits: Tensor, proposed: list[int], sampler: Sampler) -> list[int]:
     """The tokens that the sampler draws, up to the first that was not proposed."""
     drawn = []
     for place in range(logits.shape[1]):
-        drawn.append(int(sampler(logits[:, place]).item()))
+        drawn.append(checked(int(sampler(logits[:, place]).item())))
         if place < len(proposed) and drawn[-1] != proposed[place]:
             break
     return drawn

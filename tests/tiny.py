@@ -50,6 +50,16 @@ def weights(config: dict | None = None, seed: int = 0) -> dict[str, mx.array]:
     }
 
 
+def poison(folder: Path, name: str = "model.norm.weight", row: int = 3) -> Path:
+    """The checkpoint in `folder` with NaN in a row of a weight: of the norm all logits have it, of
+    an embedding those after its token. Returns `folder`."""
+    tensors = weights()
+    array = np.array(tensors[name])
+    array[row] = np.nan
+    save(folder / "model.safetensors", {**tensors, name: mx.array(array)})
+    return folder
+
+
 def write_tokenizer(folder: Path) -> None:
     """One token a byte, and <|im_start|> 256, <|im_end|> 257."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())

@@ -8,11 +8,14 @@ import mlx.core as mx
 import pytest
 
 from tests import tiny
+from torchmlx.models import load, stream_generate
 from torchmlx.models.assets import tiny_model
 from torchmlx.models.step import LINEAR
 from torchmlx.serialization.safetensors import SafetensorsFile, save
 
 from .test_errors import assert_one_line
+
+EMBEDDING = "model.embed_tokens.weight"
 
 
 @pytest.fixture
@@ -111,6 +114,7 @@ DAMAGE = {
         lambda f: rewrite(f, lambda t: t.update({"model.norm.weight": mx.zeros((31,))})),
         "model.norm.weight has shape [31]",
     ),
+    "NaN": (tiny.poison, "the model's logits are not finite numbers (NaN or infinity)"),
     "integer weights": (
         lambda f: rewrite(f, lambda t: t.update({"model.norm.weight": mx.zeros((32,), mx.int32)})),
         "model.norm.weight",
@@ -193,6 +197,28 @@ def test_damaged_checkpoint(torchmlx, folder, name):
     damage(folder)
     outcome = generate(torchmlx, folder)
     assert_one_line(outcome, text)
+
+
+@pytest.mark.parametrize("flags", [("--json",), ("--temperature", "0.7")], ids=str)
+def test_a_checkpoint_that_breaks_while_it_writes(torchmlx, folder, flags):
+    """Text that came before stays, then one line; no JSON object of half an answer."""
+    rules = ("--raw", "--seed", "1", *flags)
+    model, tokenizer = load(str(folder))
+    options = {} if "--json" in flags else {"temperature": 0.7, "seed": 1}
+    fourth = list(stream_generate(model, tokenizer, "hello", max_tokens=4, **options))[-1].token
+    whole = generate(torchmlx, folder, *rules)
+    outcome = generate(torchmlx, tiny.poison(folder, EMBEDDING, row=fourth), *rules)
+    assert whole.code == 0 and outcome.code == 2 and outcome.err.count("\n") == 1
+    assert "logits are not finite" in outcome.err
+    assert whole.out.startswith(outcome.out) and bool(outcome.out) == ("--json" not in flags)
+
+
+def test_a_broken_checkpoint_has_no_likelihood(torchmlx, folder):
+    (folder / "text.txt").write_text("some words")
+    assert_one_line(
+        torchmlx("eval", "--model", str(tiny.poison(folder)), "--text", str(folder / "text.txt")),
+        "logits are not finite",
+    )
 
 
 def test_a_file_instead_of_a_folder(torchmlx, tmp_path):

@@ -7,7 +7,7 @@ import torchmlx as tm
 from tests import tiny
 from torchmlx.errors import InputError
 from torchmlx.models import load, stream_generate
-from torchmlx.models.sampling import Sampler, Sampling, filtered, penalise
+from torchmlx.models.sampling import NO_TOKEN, Sampler, Sampling, checked, filtered, penalise
 
 CPU = tm.device("cpu")
 
@@ -81,12 +81,73 @@ BAD = [
     {"temperature": float("nan")},
     {"temperature": float("inf")},
     {"top_k": -1},
-    {"top_p": 0.0},
+    {"temperature": 10**400},
+    {"top_p": -0.1},
     {"top_p": 1.5},
     {"min_p": -0.1},
     {"min_p": float("nan")},
     {"repetition_penalty": 0.0},
+    {"repetition_penalty": 1e-7},
+    {"repetition_penalty": 10**400},
+    {"presence_penalty": float("nan")},
+    {"frequency_penalty": 10**400},
+    {"logit_bias": {3: float("inf")}},
 ]
+
+
+GREEDY = [{"temperature": 1e-6}, {"temperature": 5e-324}, {"temperature": 1.0, "top_p": 0}]
+
+
+@pytest.mark.parametrize("options", GREEDY, ids=str)
+def test_the_coldest_and_the_smallest_mass_are_greedy(options):
+    """As vLLM for the temperature, and as transformers for top_p."""
+    rules = Sampling(**options, top_k=50)
+    scores = tm.tensor(logits(rows=40) * 1e30 if "top_p" not in options else logits(rows=40))
+    assert rules.greedy
+    assert Sampler(rules, 3, CPU)(scores).tolist() == scores.argmax(-1, keepdim=True).tolist()
+    if options.get("top_p") == 0:
+        t = pytest.importorskip("transformers", reason="transformers is the oracle")
+        torch = pytest.importorskip("torch", reason="torch is the oracle")
+        left = t.TopPLogitsWarper(0.0)(None, torch.tensor(logits(rows=40))).isfinite()
+        assert left.nonzero()[:, 1].tolist() == scores.argmax(-1).tolist()
+
+
+INF = float("inf")
+NOT_NUMBERS = [[1.0, float("nan"), 3.0], [INF, 1.0, 2.0], [-INF] * 3, [float("nan")] * 3]
+RULES = [
+    {},
+    {"temperature": 1.0},
+    {"temperature": 0.5, "top_k": 2, "top_p": 0.9, "min_p": 0.1},
+    {"repetition_penalty": 1.3, "presence_penalty": 1.0},
+    {"logit_bias": {1: 5.0}},
+]
+
+
+@pytest.mark.parametrize("options", RULES, ids=str)
+def test_logits_that_are_no_numbers_give_no_token(options):
+    """Each such row by itself, and at the next token again; -inf here and there is a number."""
+    sampler = Sampler(Sampling(**options), 0, CPU)
+    rows = tm.tensor([*NOT_NUMBERS, [-INF, 1.0, -INF]])
+    sampler.observe(tm.tensor([[2]] * 5), 3)
+    for _ in range(2):
+        found = sampler(rows).flatten().tolist()
+        assert found[:4] == [NO_TOKEN] * 4 and found[4] == 1
+    with pytest.raises(InputError, match="logits are not finite numbers"):
+        checked(found[0])
+    assert checked(found[4]) == 1
+
+
+def test_draws_are_torchs(monkeypatch):
+    """The race without multinomial's checks draws what multinomial draws."""
+    torch = pytest.importorskip("torch", reason="torch is the oracle")
+    sampler = Sampler(Sampling(temperature=1.0), 11, CPU)
+    monkeypatch.setattr(tm.Tensor, "__bool__", None)  # nothing waits for the device
+    found = [sampler(tm.tensor(logits(seed=i))) for i in range(20)]
+    monkeypatch.undo()
+    torch.manual_seed(11)
+    for i, token in enumerate(found):
+        expected = torch.multinomial(torch.tensor(logits(seed=i)).softmax(-1), 1)
+        assert token.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("options", BAD, ids=str)

@@ -23,6 +23,7 @@ from torchmlx.models import load, stream_generate
 from torchmlx.models.api import read_call
 from torchmlx.models.batching import Engine, Request
 from torchmlx.models.prompt_cache import PromptReader
+from torchmlx.models.sampling import Sampling
 from torchmlx.models.server import Limits, Server
 from torchmlx.models.tokenizer import Tokenizer
 
@@ -166,7 +167,7 @@ FAULTS = [
     (PLAIN, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
     (PLAIN, {"prompt": "a", "temperature": -1}, 400, "temperature"),
     (PLAIN, {"prompt": "a", "temperature": "hot"}, 400, "temperature"),
-    (PLAIN, {"prompt": "a", "top_p": 0}, 400, "top_p"),
+    (PLAIN, {"prompt": "a", "top_p": 1.1}, 400, "top_p"),
     (PLAIN, {"prompt": "a", "n": 2}, 400, "n"),
     (PLAIN, {"prompt": "a", "stop": [""]}, 400, "stop"),
     (PLAIN, {"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias"),
@@ -362,6 +363,59 @@ def test_nobody_waits_for_a_request_that_finds_no_row(server, post, monkeypatch)
         status, answer = post(PLAIN, {"prompt": "a", "max_tokens": 2})
     assert status == 500 and "ZeroDivisionError" in answer["error"]["message"]
     assert post(PLAIN, {"prompt": "a", "max_tokens": 2})[0] == 200
+
+
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory):
+    """A model and its tokenizer whose logits are NaN after token 200."""
+    folder = tmp_path_factory.mktemp("poisoned")
+    tiny.write(folder, {"max_position_embeddings": 512, "eos_token_id": None})
+    return load(str(tiny.poison(folder, "model.embed_tokens.weight", row=200)))
+
+
+@pytest.mark.parametrize("options", [{}, {"rules": Sampling(temperature=0.8), "seed": 1}], ids=str)
+def test_a_row_whose_logits_are_no_numbers_fails_alone(poisoned, options):
+    """A prompt with the broken token, and an answer that comes to it, between sound rows."""
+    heard: list[queue.Queue] = [queue.Queue() for _ in range(4)]
+    engine = Engine(*poisoned)
+    to_broken = Sampling(logit_bias={200: 1e6})
+    try:
+        engine.submit(Request([1, 2, 3], heard[0].put, max_tokens=60, **options))
+        engine.submit(Request([1, 200, 3], heard[1].put, max_tokens=60, **options))
+        engine.submit(Request([4, 5, 6], heard[2].put, rules=to_broken, max_tokens=60))
+        engine.submit(Request([7, 8], heard[3].put, max_tokens=60, **options))
+        found: list[list] = [[], [], [], []]
+        for events_of, mine in zip(heard, found, strict=True):
+            while not mine or not mine[-1].finish_reason:
+                mine.append(events_of.get(timeout=60))
+        assert soon(lambda: engine.running == 0)
+    finally:
+        engine.close()
+    for mine, ids in ((found[0], [1, 2, 3]), (found[3], [7, 8])):
+        rules = {"temperature": 0.8, "seed": 1} if options else {}
+        alone = list(stream_generate(*poisoned, ids, max_tokens=60, **rules))
+        assert [e.token for e in mine] == [r.token for r in alone] and 200 not in alone
+        assert mine[-1].finish_reason == "length"
+    assert [e.token for e in found[1]] == [-1] and [e.token for e in found[2]] == [200, -1]
+    for mine in (found[1], found[2]):
+        assert mine[-1].finish_reason == "error"
+        assert mine[-1].text.startswith("the model's logits are not finite numbers")
+
+
+def test_who_cannot_hear_a_token_does_not_stop_the_others(server):
+    """A fault in one request's `emit` ends that request alone."""
+    heard: queue.Queue = queue.Queue()
+
+    def deaf(event):
+        raise OSError("deaf")
+
+    server.engine.submit(Request([1, 2, 3], heard.put, max_tokens=40))
+    server.engine.submit(Request([4, 5], deaf, max_tokens=40))
+    text = ""
+    while not (event := heard.get(timeout=60)).finish_reason:
+        text += event.text
+    assert text + event.text == alone(server, [1, 2, 3], max_tokens=40)
+    assert idle(server)
 
 
 class Panic(BaseException):

@@ -350,3 +350,10 @@ def test_nothing_in_nothing_out(call, shape):
     got = call(torchmlx.ones)
     assert tuple(got.shape) == shape
     assert torchmlx.isfinite(got).all().item()
+
+
+def test_take_along_is_gather_along_the_last_axis():
+    x = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
+    places = np.array([[6, 0], [2, 2], [0, 5]])
+    expected = torch.tensor(x).gather(-1, torch.tensor(places))
+    assert ops.take_along(*ours(x), torchmlx.tensor(places)).tolist() == expected.tolist()

@@ -31,11 +31,11 @@ def _checked(
     return value
 
 
-temperature = _checked(float, lambda x: x >= 0, "a number of at least 0 (0 is greedy)")
-top_p = _checked(float, lambda x: 0 < x <= 1, "above 0 and at most 1 (1 keeps all)")
+temperature = _checked(float, lambda x: 0 <= x <= 1e6, "from 0 (greedy) to 1e6")
+top_p = _checked(float, lambda x: 0 <= x <= 1, "between 0 (greedy) and 1 (keeps all)")
 top_k = _checked(int, lambda x: x >= 0, "a whole number of at least 0 (0 keeps all)")
 min_p = _checked(float, lambda x: 0 <= x <= 1, "between 0 and 1 (0 keeps all)")
-repetition_penalty = _checked(float, lambda x: x > 0, "a number above 0 (1 is no penalty)")
+repetition_penalty = _checked(float, lambda x: 1e-6 <= x <= 1e6, "1e-6 to 1e6 (1 is no penalty)")
 max_tokens = _checked(int, lambda x: x >= 1, "a whole number of at least 1")
 draft_tokens = _checked(int, lambda x: 1 <= x <= 15, "a whole number from 1 to 15")
 port = _checked(int, lambda x: 0 <= x < 65536, "a port from 0 to 65535")
