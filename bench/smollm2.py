@@ -23,7 +23,7 @@ from torchmlx.models.weights import FP8Linear
 from .table import Work
 
 # Tokens of the prompt, and of a turn of decoding.
-PROMPT, TURN = 512, 16
+PROMPT, TURN = 512, 8
 
 # A side: a function that reads a prompt, and one that decodes some tokens more.
 Side = tuple[Callable[[list[int]], object], Callable[[], object]]
@@ -158,6 +158,7 @@ def mlx_lm(model, make_prompt_cache) -> Side:
     def read(ids):
         state["cache"] = make_prompt_cache(model)
         state["token"] = run(mx.array([ids]))
+        mx.eval(state["token"])
 
     def step():
         for _ in range(TURN):
