@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import mlx.core as mx
 import numpy as np
 import pytest
 import torch
@@ -45,6 +46,27 @@ def test_a_shared_file_is_made_and_written(tmp_path):
     torchmlx.asarray(storage, dtype=torchmlx.uint8).copy_(torchmlx.tensor([1, 2, 3, 4]))
     storage.numpy().base.flush()
     assert path.read_bytes() == bytes([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda part: part.clone(),
+        lambda part: part.to(torchmlx.float32, copy=True),
+        lambda part: torchmlx.tensor(part),
+        lambda part: torchmlx.empty(10).copy_(part),
+        lambda part: torchmlx.cat([part]),
+        lambda part: torchmlx.stack([part]),
+    ],
+    ids=["clone", "to", "tensor", "copy_", "cat", "stack"],
+)
+def test_a_copy_of_a_part_lets_the_rest_go(copied):
+    before = mx.get_active_memory()
+    whole = torchmlx.ones(1 << 20) + 1
+    part = copied(whole[:10])
+    mx.eval(whole.mx, part.mx)
+    del whole
+    assert mx.get_active_memory() - before < 1000 and part.flatten().tolist() == [2] * 10
 
 
 def test_what_cannot_be(file, tmp_path):

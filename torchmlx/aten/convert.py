@@ -73,7 +73,7 @@ def converted(x: Tensor, target: dtype, where: device) -> Tensor:
     source = x.dtype
     with devices.stream_of(where) if devices.STREAMS else nullcontext():
         return computed(
-            "_to_copy", lambda a: cast_array(a, source, target), x,
+            "_to_copy", lambda a: mx.contiguous(cast_array(a, source, target)), x,
             dtype=target, where=where, strides=strides,
         )  # fmt: skip
 
@@ -157,10 +157,14 @@ def cuda(self, device=None, non_blocking=False, memory_format=None):
 
 @composite()
 def clone(input, *, memory_format=preserve_format):
-    """A copy with storage of its own. torch.clone."""
+    """A copy with storage of its own. torch.clone.
+
+    Arrays do not change, so a copy may share memory, but not keep more of it than it needs: MLX
+    copies a part of a larger array.
+    """
     keep = memory_format in (preserve_format, None)
     strides = layout.preserved(input.shape, input._strides) if keep else None
-    result = computed("clone", lambda a: a, input, strides=strides)
+    result = computed("clone", lambda a: mx.contiguous(a), input, strides=strides)
     if memory_format in (channels_last, channels_last_3d):
         result._cell.strides = result._strides = layout.channels_last(result.shape)
     return result
@@ -197,7 +201,7 @@ def copy_(self, src, non_blocking=False):
     check_leaf_write(self)
     if not isinstance(src, Tensor):  # wraps around where fill_ refuses
         src = from_array(_number(src), self.device)
-    array = cast_array(src._read(), src.dtype, self.dtype)
+    array = mx.contiguous(cast_array(src._read(), src.dtype, self.dtype))
     shape = tuple(self.shape)
     if array.shape != shape:
         if layout.broadcast_shapes(src.shape, shape) != shape:

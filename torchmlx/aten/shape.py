@@ -442,7 +442,8 @@ def _joined(tensors):
 
 @op("_concat", at=())
 def _concat(arrays, dim):
-    return mx.concatenate(arrays, axis=dim)
+    # A lone array comes back as it is.
+    return mx.contiguous(mx.concatenate(arrays, axis=dim))
 
 
 @composite(at=("torch",), aliases=("concat", "concatenate"))
