@@ -67,7 +67,8 @@ class Grid:
         """Give `put` the finished parts [B, T, H, W, C] with their chunk's number, row and column.
 
         `coder(rows, columns)` makes chunk after chunk of frames of one tile. Beside a chunk only
-        strips as wide as the overlap stay, of one row of tiles and of the tile before.
+        strips as wide as the overlap stay, of one row of tiles and of the tile before; each goes
+        when it has been mixed in.
         """
         above: list[list[Tensor]] = []
         rows, columns = self.rows.starts(self.blend), self.columns.starts(self.blend)
@@ -81,9 +82,9 @@ class Grid:
                 inside = _part(top, self.rows), _part(left, self.columns)
                 for t, part in enumerate(coder(*inside)):
                     if above:
-                        part = self._ramp(above[m][t], part, self.rows.overlap, ROWS)
+                        part = self._ramp(above[m].pop(0), part, self.rows.overlap, ROWS)
                     if before:
-                        part = self._ramp(before[t], part, self.columns.overlap, COLUMNS)
+                        part = self._ramp(before.pop(0), part, self.columns.overlap, COLUMNS)
                     if below:
                         bottom.append(_edge(part, self.rows.overlap, ROWS))
                     if beside:
@@ -131,4 +132,4 @@ def _part(start: int, side: Side) -> slice:
 def _edge(tile: Tensor, extent: int, dim: int) -> Tensor:
     """Its last rows or columns in memory of their own: a slice would keep all of it alive."""
     extent = min(extent, tile.shape[dim])
-    return tile.narrow(dim, tile.shape[dim] - extent, extent).contiguous()
+    return tile.narrow(dim, tile.shape[dim] - extent, extent).clone()

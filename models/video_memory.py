@@ -15,10 +15,10 @@ from .wan_layers import KEPT
 # Tiles to choose from, and the share of a tile that the stride is, as in diffusers' 256/192.
 TILES = (512, 384, 256, 192, 128)
 STRIDE = 0.75
-# Bytes alive at the peak for each value of a chunk's widest frames: decoding, encoding. Half types
-# compute in float32 in places, and so do with no less. Measured on Linux's CPU for Wan2.1's and
-# 2.2's and the small one: at most 17 and 26 in float32, 17 and 22 in bfloat16 (2026-12-02).
-AT_WORK = (20, 28)
+# Bytes alive at the peak for each value of a chunk's widest frames, by bytes of a value. Encoders
+# compute in float32 in places. Measured on Linux's CPU for Wan2.1's and 2.2's and the small one, by
+# MLX's peak: at most 4.02 values decoding, 22.8 bytes and in half types 16.2 encoding (2026-12-03).
+DECODING, ENCODING = {4: 17.0, 2: 8.5}, {4: 24.0, 2: 17.0}
 # Python, MLX and the libraries for files, before a weight is there.
 PROCESS = 300 << 20
 
@@ -113,18 +113,25 @@ def predict(job: Job, dtype: Any, tile: int | None, stride: int | None) -> int:
         rows, columns = (n // scale for n in sizes)
         layers = list(decoder_layers(config, rows, columns, long))
     kept = sum(layer.kept for layer in layers)
-    work = AT_WORK[job.encode] * max(layer.widest for layer in layers)
+    each = (ENCODING if job.encode else DECODING)[width]
+    work = math.ceil(each * max(layer.widest for layer in layers))
     both, half = weights(config, job.encode)
     working = (half + kept) * width + work + _strips(job, tile, stride, width)
     return PROCESS + job.held + max(both * width, working)
 
 
 def _strips(job: Job, tile: int | None, stride: int | None, width: int) -> int:
-    """Bytes of what overlaps: below a row of tiles, right of one tile. Latents are too few."""
-    if tile is None or stride is None or job.encode:
+    """Bytes of what overlaps: below a row of tiles, right of one tile. Latents are too few.
+
+    They are kept before unpatchify, which makes one channel of patch_size**2.
+    """
+    if tile is None or stride is None or job.encode or max(job.height, job.width) <= tile:
         return 0
-    tiles = math.ceil(job.width / stride)
-    return (tile - stride) * tile * (tiles + 1) * job.frames * job.config.out_channels * width
+    rows, columns = (math.ceil(size / stride) for size in (job.height, job.width))
+    below = columns * min(tile, job.width) * (rows > 1)
+    beside = min(tile, job.height) * (columns > 1)
+    channels = job.config.out_channels // (job.config.patch_size or 1) ** 2
+    return (tile - stride) * (below + beside) * job.frames * channels * width
 
 
 def weights(config: Config, encode: bool) -> tuple[int, int]:

@@ -79,7 +79,7 @@ def test_weights(kind):
 @pytest.mark.parametrize("tile", [None, 96])
 @pytest.mark.parametrize("encode", [False, True], ids=["decode", "encode"])
 def test_the_peak(dtype, tile, encode):
-    """MLX's peak is below what was predicted, and no less than a third of it."""
+    """MLX's peak is below what was predicted, and no less than four fifths of it."""
     height, width, chunks = 128, 192, 3
     before = mx.get_active_memory()
     model = load_autoencoder(small_autoencoder(), dtype)
@@ -100,7 +100,7 @@ def test_the_peak(dtype, tile, encode):
     taken = mx.get_peak_memory() - before
     job = Job(model.config, encode, 9, height, width, held=x.mx.nbytes)
     predicted = predict(job, dtype, tile, stride) - PROCESS
-    assert predicted / 3 <= taken <= predicted
+    assert 0.8 * predicted <= taken <= predicted
 
 
 def test_choice():
@@ -129,7 +129,7 @@ def test_the_least_that_would_do_does(config, encode):
         choose(job, 1 << 29, [torch.float32, torch.bfloat16])
     least = float(str(error.value).split("--memory-limit ")[1].removesuffix("GiB"))
     plan = choose(job, int(least * 2**30), [torch.float32, torch.bfloat16])
-    assert plan.dtype is torch.bfloat16 and plan.tile <= 192
+    assert plan.dtype is torch.bfloat16 and plan.tile <= 256
     with pytest.raises(InputError):
         choose(job, int((least - 0.02) * 2**30), [torch.float32, torch.bfloat16])
 
@@ -138,16 +138,39 @@ def test_tiles_do_not_grow_with_the_video():
     """But for what overlaps, and for an encoder's input."""
     short, long = (Job(WAN22, False, frames, 704, 1280) for frames in (9, 81))
     few, many = (predict(job, torch.bfloat16, 256, 192) for job in (short, long))
-    strips = 64 * 256 * 8 * 12 * 2  # a frame's, of 7 tiles in a row and one beside
+    strips = 64 * 256 * 8 * 3 * 2  # a frame's, of 7 tiles in a row and one beside
     assert many - few == 72 * strips
     whole = [predict(job, torch.bfloat16, None, None) for job in (short, long)]
     assert whole[0] == whole[1]
 
 
+@pytest.mark.parametrize("config", [WAN21, WAN22], ids=["2.1", "2.2"])
+def test_what_overlaps(config):
+    """What stays of tiles is what was predicted, but for the tile at work and what it becomes."""
+    job, scale = Job(config, False, 33, 384, 480), config.scale_factor_spatial
+    model = empty_autoencoder(config)
+    model.enable_tiling(128, 128, 96, 96)
+    grid = model.decoding_grid(job.height // scale, job.width // scale)
+    made, stays = scale // (config.patch_size or 1), []
+
+    def code(rows, columns):
+        for t in range(9):
+            sides = ((part.stop - part.start) * made for part in (rows, columns))
+            yield torch.ones(1, 4 if t else 1, *sides, config.out_channels)
+
+    def put(*_):
+        stays.append(mx.get_active_memory() - before)
+
+    before = mx.get_active_memory()
+    grid.code(code, put)
+    predicted = video_memory._strips(job, 128, 96, 4)
+    tile = 4 * 128 * 128 * 3 * 4
+    assert 0.9 * predicted <= max(stays) <= predicted + 2 * tile
+
+
 def test_a_tile_larger_than_the_picture():
     """Costs what the picture does."""
     job = Job(WAN21, False, 5, 128, 128)
-    strips = video_memory._strips(job, 512, 384, 2)
     whole = predict(job, torch.bfloat16, None, None)
-    assert predict(job, torch.bfloat16, 512, 384) == whole + strips
+    assert predict(job, torch.bfloat16, 512, 384) == whole
     assert video_memory.candidates(job) == [None]
