@@ -38,12 +38,12 @@ class Call:
     chat: bool
 
 
-def number(body: Mapping[str, Any], name: str, low=-math.inf, high=math.inf) -> float | None:
+def number(body: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
     """A number of the body, None where it is absent or null."""
     value = body.get(name)
     if value is None:
         return None
-    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+    if type(value) not in (int, float) or not low <= value <= high:
         raise ApiError(400, f"{name} must be a number{_span(low, high)}", param=name)
     return float(value)
 
@@ -115,11 +115,11 @@ def _max_tokens(body: Mapping[str, Any], most: int) -> int:
 
 def _rules(body: Mapping[str, Any], model) -> Sampling:
     given = {
-        "temperature": number(body, "temperature", 0),
+        "temperature": number(body, "temperature", 0, 1e6),
         "top_p": number(body, "top_p", 0, 1),
         "top_k": count(body, "top_k", 0),
         "min_p": number(body, "min_p", 0, 1),
-        "repetition_penalty": number(body, "repetition_penalty"),
+        "repetition_penalty": number(body, "repetition_penalty", 1e-6, 1e6),
         "presence_penalty": number(body, "presence_penalty", -2, 2),
         "frequency_penalty": number(body, "frequency_penalty", -2, 2),
         "logit_bias": _biases(body, model.args.vocab_size),
@@ -137,7 +137,7 @@ def _biases(body: Mapping[str, Any], vocab: int) -> dict[int, float] | None:
         return None
     try:
         found = {int(token): float(bias) for token, bias in given.items()}
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         raise ApiError(400, "logit_bias maps token ids to numbers", param="logit_bias") from None
     if not all(0 <= token < vocab and abs(bias) <= 100 for token, bias in found.items()):
         message = f"logit_bias: tokens are below {vocab}, biases from -100 to 100"
@@ -196,10 +196,15 @@ def _chat_ids(body: Mapping[str, Any], tokenizer: Tokenizer) -> list[int]:
     variables = body.get("chat_template_kwargs") or {}
     tools = body.get("tools") or None
     if not isinstance(variables, dict) or not (tools is None or isinstance(tools, list)):
-        raise ApiError(400, "chat_template_kwargs is an object and tools a list")
+        name = "tools" if isinstance(variables, dict) else "chat_template_kwargs"
+        raise ApiError(400, "chat_template_kwargs is an object and tools a list", param=name)
     reserved = {"messages", "tools", "add_generation_prompt"} & variables.keys()
     if reserved:
-        raise ApiError(400, f"chat_template_kwargs cannot set {sorted(reserved)[0]}")
+        raise ApiError(
+            400,
+            f"chat_template_kwargs cannot set {min(reserved)}",
+            param="chat_template_kwargs",
+        )
     plain = [_message(message) for message in messages]
     return tokenizer.encode_chat(plain, tools=tools, **variables)
 

@@ -27,6 +27,8 @@ from .tokenizer import StopMatcher, Tokenizer
 
 # A prompt is read in pieces of so many tokens, between which the others' tokens come.
 PREFILL_STEP = 512
+# OpenAI's word for minus infinity, which JSON cannot say.
+UNLIKELY = -9999.0
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class Row:
         if self.odds:
             chosen, values, indices = (x.flatten().tolist() for x in self.odds)
             count = self.request.logprobs or 0
-            logprob, top = chosen[0], list(zip(indices, values, strict=True))[:count]
+            chosen, *values = (max(p, UNLIKELY) for p in (*chosen, *values))
+            logprob, top = chosen, list(zip(indices, values, strict=True))[:count]
         self.request.emit(Event(piece, token, reason, logprob, top))
         return reason is not None
 
@@ -279,7 +282,7 @@ class Engine:
             row.odds = odds[active.index(row)]
             try:
                 done = row.request.cancelled or row.deliver(values[index], self.model.eos_token_ids)
-            except Exception as error:  # its own fault, or that of whoever hears it
+            except BaseException as error:  # its own fault, or that of whoever hears it
                 done = True
                 self._refuse(row.request, error)
             row.odds = newer[active.index(row)]

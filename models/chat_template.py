@@ -390,6 +390,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         **variables: Any,
@@ -400,13 +401,18 @@ class ChatTemplate:
         Raises InputError naming the template's file and line if it fails, refuses the messages, or
         exceeds the limits above.
         """
-        values = {
-            "messages": [_message(m) for m in messages],
-            "tools": _plain(tools),
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-            **_plain(variables),
-        }
+        if "messages" in variables:
+            raise InputError("a chat template's variable `messages` is the conversation itself")
+        try:
+            values = {
+                "messages": [_message(m) for m in messages],
+                "tools": _plain(tools),
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+                **_plain(variables),
+            }
+        except RecursionError:
+            raise InputError("chat messages, tools or variables are nested too deeply") from None
         with _fresh_budget(), self._one_line_errors():
             return self._template.render(values)
 

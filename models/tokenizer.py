@@ -4,7 +4,8 @@ import codecs
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,12 +84,14 @@ class Tokenizer:
         return None if text is None else self.backend.token_to_id(text)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`. Raises InputError if it is not valid Unicode (a lone surrogate)."""
+        """Token ids of `text`. Raises InputError if it is not valid Unicode (a lone surrogate), or
+        has what the model's tokenizer knows no token for."""
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InputError(f"the text is not valid Unicode at character {error.start}") from None
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        with _backend_errors("the tokenizer cannot read this text"):
+            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
@@ -102,14 +105,15 @@ class Tokenizer:
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
         """The prompt text for a conversation. Encode it with add_special_tokens=False.
 
-        `variables` go to the template, e.g. enable_thinking=False. Raises InputError if the model
-        has no template or the template refuses.
+        `variables` go to the template, e.g. enable_thinking=False; any name but `messages` will do.
+        Raises InputError if the model has no template or the template refuses.
         """
         template = self.chat_template if tools is None else self.tool_template
         if template is None:
@@ -118,7 +122,7 @@ class Tokenizer:
             messages, tools, add_generation_prompt, **{**self.special, **variables}
         )
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> list[int]:
         """Token ids of a conversation; the options are those of apply_chat_template."""
         return self.encode(self.apply_chat_template(messages, **options), add_special_tokens=False)
 
@@ -137,17 +141,23 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
             f"there is only {slow}, which is not read; get" if slow else "download it again, with"
         )
         raise InputError(f"{path}: no such file; {hint} a tokenizer.json")
-    try:
+    with _backend_errors(f"{path}: broken tokenizer; download it again"):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic in its Rust code is no Exception
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: broken tokenizer ({reason}); download it again") from None
     # Some files carry the padding and truncation of their training; a prompt wants neither.
     backend.no_padding()
     backend.no_truncation()
     return backend
+
+
+@contextmanager
+def _backend_errors(what: str) -> Iterator[None]:
+    """Errors of tokenizers as bad input; a panic in its Rust code is no Exception."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise InputError(f"{what} ({' '.join(str(error).split())[:200]})") from None
 
 
 def _special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The server over real HTTP: OpenAI's answers and errors, many clients, clients that leave."""
 
+import contextlib
 import gc
 import http.client
 import itertools
@@ -15,18 +16,22 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
+import tokenizers
 
+import torchmlx
 from tests import tiny
 from tests.conftest import ROOT
 from torchmlx.errors import InputError
 from torchmlx.models import load, stream_generate
 from torchmlx.models.api import read_call
 from torchmlx.models.batching import Engine, Request
+from torchmlx.models.chat_template import ChatTemplate
 from torchmlx.models.prompt_cache import PromptReader
 from torchmlx.models.sampling import Sampling
 from torchmlx.models.server import Limits, Server
 from torchmlx.models.tokenizer import Tokenizer
 
+NESTED = json.loads("[" * 700 + "]" * 700)
 LIMITS = Limits(body_bytes=100_000, max_tokens=200, idle_seconds=5.0, answer_seconds=60.0)
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -178,7 +183,263 @@ FAULTS = [
     (CHAT, {"messages": HELLO, "stream": "yes"}, 400, "stream"),
     ("/v1/embeddings", {"input": "a"}, 404, "/v1/embeddings"),
     (PLAIN, b"x" * 100_001, 413, "100000"),
+    (PLAIN, b'{"prompt": "a", "max_tokens": 1e400}', 400, "max_tokens"),
+    (PLAIN, b'{"prompt": "a", "seed": NaN}', 400, "seed"),
+    (PLAIN, {"prompt": "a", "logit_bias": {"1": 10**400}}, 400, "logit_bias"),
+    (PLAIN, {"prompt": "a", "logit_bias": {"1" * 5000: 1}}, 400, "logit_bias"),
+    (PLAIN, b'{"prompt": "a", "logit_bias": {"1": Infinity}}', 400, "logit_bias"),
+    (PLAIN, {"prompt": "a", "logit_bias": {"\ud800": 1}}, 400, "logit_bias"),
+    (PLAIN, {"prompt": [10**400]}, 400, "outside the vocabulary"),
+    (PLAIN, {"prompt": "a\ud800"}, 400, "not valid Unicode at character 1"),
+    (PLAIN, {"prompt": "a", "model": "\ud800"}, 404, "'tiny'"),
+    (CHAT, {"messages": [{"role": "user", "content": "\udfff"}]}, 400, "not valid Unicode"),
+    (CHAT, {"messages": [{"role": "\ud800", "content": "a"}]}, 400, "not valid Unicode"),
+    (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, 400, "messages"),
+    (CHAT, {"messages": HELLO, "chat_template_kwargs": {"tools": 1}}, 400, "tools"),
+    (CHAT, {"messages": HELLO, "chat_template_kwargs": [1]}, 400, "chat_template_kwargs"),
+    (CHAT, {"messages": HELLO, "tools": {"a": 1}}, 400, "tools"),
+    (CHAT, {"messages": [{"role": "user", "x": NESTED}]}, 400, "nested too deeply"),
+    (CHAT, b'{"messages": ' + b"[" * 90_000, 400, "not valid JSON"),
 ]
+NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty")
+NUMBERS += ("frequency_penalty", "top_k", "max_tokens", "max_completion_tokens", "seed", "n")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(
+    "number", ["1e400", "-1e400", "NaN", "Infinity", "9" * 400, "-" + "9" * 400]
+)
+def test_numbers_beyond_floats_name_their_field(post, name, number):
+    """JSON knows no largest number, and Python's reader takes NaN and Infinity too."""
+    status, answer = post(PLAIN, f'{{"prompt": "a", "max_tokens": 1, "{name}": {number}}}'.encode())
+    if name == "top_k" and number == "9" * 400:  # keeps all, as any k beyond the vocabulary
+        assert status == 200
+        return
+    assert status == 400
+    error = answer["error"]
+    assert name in error["message"] and error["param"] == name
+
+
+def test_what_a_template_may_be_given(server, post):
+    """Names that our own functions have too; those of jinja's environment are plain values."""
+    plain = post(CHAT, {"messages": HELLO, "max_tokens": 4})[1]["choices"]
+    names = ("self", "template", "context", "environment", "documents", "variables", "ids", "a b")
+    for kwargs in (dict.fromkeys(names, "x"), {"text": "x", "add_special_tokens": True}):
+        body = {"messages": HELLO, "max_tokens": 4, "chat_template_kwargs": kwargs}
+        status, answer = post(CHAT, body)
+        assert status == 200 and answer["choices"] == plain
+
+
+def test_half_a_surrogate_in_a_message_of_ours_is_told(server, post, monkeypatch):
+    """UTF-8 cannot say it, JSON can."""
+    template = ChatTemplate("{{ raise_exception(messages[0].content) }}", "t.jinja")
+    monkeypatch.setattr(server.tokenizer, "chat_template", template)
+    body = {"messages": [{"role": "user", "content": "no \ud800 é"}]}
+    status, answer = post(CHAT, body)
+    assert status == 400 and answer["error"]["message"].endswith(
+        "chat template failed: no \ud800 é"
+    )
+
+
+@pytest.fixture
+def connect(server):
+    """Opens a raw connection."""
+    opened = []
+
+    def open_() -> socket.socket:
+        opened.append(socket.create_connection(("127.0.0.1", server.server_port), 20))
+        return opened[-1]
+
+    yield open_
+    for connection in opened:
+        connection.close()
+
+
+def answers(connection: socket.socket) -> list[tuple[int, dict]]:
+    """Status and JSON of every answer until the server closes."""
+    raw, found = b"", []
+    while piece := connection.recv(1 << 16):
+        raw += piece
+    while raw:
+        head, _, raw = raw.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        assert lines[0].startswith("HTTP/1.1 ")
+        fields = dict(line.lower().split(": ", 1) for line in lines[1:])
+        length = int(fields["content-length"])
+        found.append((int(lines[0].split()[1]), json.loads(raw[:length])))
+        raw = raw[length:]
+    return found
+
+
+def head(path: str, *fields: str, method: str = "POST") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *fields, "", ""]).encode()
+
+
+HEADS = [
+    (["Content-Length: " + "9" * 5000], 413, "at most 100000"),
+    (["Content-Length: " + "0" * 5000 + "100001"], 413, "100001"),
+    (["Content-Length: -1"], 400, "-1"),
+    (["Content-Length: 2.0"], 400, "2.0"),
+    (["Content-Length: \xb2"], 400, "must be one number"),
+    (["Content-Length:"], 400, "must be one number"),
+    (["Content-Length: 2", "Content-Length: 3"], 400, "2, 3"),
+    (["Content-Length: 2", "Transfer-Encoding: chunked"], 411, "no Transfer-Encoding"),
+    ([], 411, "Content-Length"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "text"), HEADS, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize("path", [PLAIN, "/nowhere"])
+def test_a_body_of_no_known_length_ends_the_connection(connect, path, fields, status, text):
+    """One answer, and what follows is not taken for a request."""
+    connection = connect()
+    connection.sendall(head(path, *fields).decode().encode("latin-1") + b"{}")
+    ((found, answer),) = answers(connection)
+    assert found == status and text in answer["error"]["message"]
+
+
+def test_a_refused_request_does_not_hide_the_next(connect):
+    """Its body is read, of a path or method that wants none as well; then another request comes."""
+    hidden = head("/v1/models", method="GET")
+    length = f"Content-Length: {len(hidden)}"
+    connection = connect()
+    for path, method in (("/nowhere", "POST"), ("/health", "GET"), (PLAIN, "GET"), (PLAIN, "POST")):
+        connection.sendall(head(path, length, method=method) + hidden)
+    connection.sendall(head("/health?x=1", "Connection: close", method="GET"))
+    found = answers(connection)
+    assert [status for status, _ in found] == [404, 200, 405, 400, 200]
+    assert found[-1][1]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"PUT /v1/models HTTP/1.1\r\n\r\n", 501),
+        (b"GET / HTTP/9.9\r\n\r\n", 505),
+        (b"nonsense\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"GET /" + b"x" * 70_000, 414),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n", 431),
+    ],
+    ids=lambda v: str(v)[:20],
+)
+def test_what_is_no_request_of_ours_gets_an_object_too(connect, raw, status):
+    connection = connect()
+    connection.sendall(raw)
+    connection.shutdown(socket.SHUT_WR)
+    ((found, answer),) = answers(connection)
+    assert found == status and answer["error"]["message"]
+
+
+def test_head_has_no_body(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    for _ in range(2):
+        connection.request("HEAD", "/health")
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, b"")
+    connection.close()
+
+
+@pytest.mark.parametrize("begin", [b"", b"POST /v1", head(PLAIN, "Content-Length: 90") + b"{"])
+def test_a_request_that_never_ends(server, connect, monkeypatch, begin):
+    """A byte now and then does not hold a connection: the whole request has its time."""
+    limits = replace(LIMITS, idle_seconds=5.0, request_seconds=0.4)
+    monkeypatch.setattr(server, "limits", limits)
+    connection, start = connect(), time.monotonic()
+    connection.sendall(begin)
+    found = None
+    connection.settimeout(0.05)
+    while found is None and time.monotonic() < start + 10:
+        with contextlib.suppress(BrokenPipeError):
+            connection.sendall(b" ")
+        try:
+            found = connection.recv(1000)
+        except TimeoutError:
+            continue
+        except ConnectionResetError:
+            found = b""
+    assert time.monotonic() < start + 3
+    assert found.startswith(b"HTTP/1.1 408") if begin.endswith(b"{") else found == b""
+
+
+def test_a_connection_may_idle_between_requests(server, monkeypatch):
+    """Longer than a request may take."""
+    monkeypatch.setattr(server, "limits", replace(LIMITS, request_seconds=0.2))
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    for _ in range(2):
+        connection.request("GET", "/health")
+        socket_ = connection.sock
+        assert connection.getresponse().read()
+        time.sleep(0.4)
+    assert connection.sock is socket_
+    connection.close()
+
+
+def test_connections_too_many_are_told_so(poisoned):
+    """Status 503 until one is closed; refused ones leave nothing behind."""
+    server = Server(("127.0.0.1", 0), "tiny", *poisoned, replace(LIMITS, connections=3))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    get = head("/health", method="GET")
+    address = ("127.0.0.1", server.server_port)
+
+    def status() -> bytes:
+        with socket.create_connection(address, 20) as one:
+            one.sendall(get)
+            return one.recv(12)[-3:]
+
+    try:
+        held = [socket.create_connection(address, 20) for _ in range(3)]
+        for one in held:
+            one.sendall(get)
+            assert one.recv(12) == b"HTTP/1.1 200"
+        assert [status() for _ in range(5)] == [b"503"] * 5
+        held.pop().close()
+        assert soon(lambda: status() == b"200")
+        for one in held:
+            one.close()
+        assert soon(lambda: server._places._value == 3)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(30)
+
+
+def test_a_token_without_any_likelihood_has_a_number(server, post, monkeypatch):
+    """JSON knows no -Infinity: OpenAI's word for it is -9999."""
+    forward = type(server.model).logits
+    only = {65: 0.0, 66: -1.0}
+
+    def logits(model, hidden):
+        row = torchmlx.full((258,), -float("inf"))
+        for token, value in only.items():
+            row[token] = value
+        return forward(model, hidden) * 0 + row
+
+    monkeypatch.setattr(type(server.model), "logits", logits)
+    body = {"prompt": "never seen", "max_tokens": 2, "logprobs": 3}
+    found = post(PLAIN, body)[1]["choices"][0]["logprobs"]["top_logprobs"]
+    monkeypatch.undo()
+    assert [sorted(top.values())[0] for top in found] == [-9999.0] * 2
+    assert found[0][server.tokenizer.decode([65])] == pytest.approx(-0.3133, abs=1e-4)
+
+
+def test_a_prompt_that_the_tokenizer_has_no_token_for(server, post, monkeypatch):
+    """What tokenizers says of it, in one line."""
+    strict = tokenizers.Tokenizer(tokenizers.models.WordPiece({"a": 0}, unk_token="[UNK]"))
+    monkeypatch.setattr(server.tokenizer, "backend", strict)
+    status, answer = post(PLAIN, {"prompt": "b"})
+    assert status == 400
+    assert answer["error"]["message"].startswith("the tokenizer cannot read this text (WordPiece")
+
+
+def test_a_token_that_only_the_tokenizer_knows(server, post, monkeypatch):
+    """An added token beyond the model's vocabulary is the request's fault, not the server's."""
+    wide = tokenizers.Tokenizer.from_str(server.tokenizer.backend.to_str())
+    wide.add_special_tokens(["<more>"])
+    monkeypatch.setattr(server.tokenizer, "backend", wide)
+    status, answer = post(PLAIN, {"prompt": "a<more>"})
+    assert status == 400 and "outside the model's vocabulary of 258" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(("path", "body", "status", "text"), FAULTS, ids=lambda v: str(v)[:40])

@@ -132,13 +132,13 @@ def test_streaming_is_linear(tokenizer):
     ids = tokenizer.encode("the cat sat on the mat . ") * 40
 
     def seconds(count: int) -> float:
-        start = time.perf_counter()
+        start = time.thread_time()  # a busy machine's other work is not ours
         streamed(tokenizer, ids * count, True)
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     seconds(1)
     # Quadratic work would make 16 times the text 256 times as slow.
-    assert seconds(16) < 64 * min(seconds(1) for _ in range(3))
+    assert min(seconds(16) for _ in range(3)) < 64 * min(seconds(1) for _ in range(3))
 
 
 def folder(path, backend: tokenizers.Tokenizer, **config):

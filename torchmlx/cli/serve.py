@@ -12,6 +12,8 @@ examples:
   torchmlx serve --model ./SmolLM2-135M
   curl localhost:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hi"}]}'
 """
+# Connections that may be open beyond those whose requests run or wait: most clients keep some.
+SPARE = 256
 
 
 def add(commands) -> None:
@@ -77,7 +79,11 @@ def run(args: argparse.Namespace) -> int:
 
     check_address(args.host, args.port)
     model, tokenizer = generate.load_model(args)
-    limits = Limits(max_tokens=args.max_tokens, answer_seconds=args.timeout)
+    limits = Limits(
+        max_tokens=args.max_tokens,
+        connections=args.rows + args.waiting + SPARE,
+        answer_seconds=args.timeout,
+    )
     try:
         server = Server(
             (args.host, args.port),
