@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import torchmlx as torch
+from tests.bounded import started
 from torchmlx.cli.shapes import moving_shapes
 from torchmlx.models.assets import small_autoencoder
 from torchmlx.models.autoencoder_kl_wan import AutoencoderKLWan
@@ -210,13 +211,13 @@ def test_interrupt_leaves_nothing(tmp_path, mean):
     write_latents(tmp_path / "z.safetensors", mean.repeat(1, 1, 40, 1, 1), {})
     command = [sys.executable, "-c", HEEDING, "decode-video", *VAE, "--no-tiling"]
     command += ["--latents", str(tmp_path / "z.safetensors"), "--out", str(tmp_path / "frames")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not any(tmp_path.glob(".frames.partial-*/*.png")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    with started(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not any(tmp_path.glob(".frames.partial-*/*.png")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in told
     assert [p.name for p in tmp_path.iterdir()] == ["z.safetensors"]

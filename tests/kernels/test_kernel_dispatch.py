@@ -6,6 +6,7 @@ import warnings
 import mlx.core as mx
 import pytest
 
+from tests.bounded import join
 from torchmlx.kernels import dispatch, native, registry
 from torchmlx.kernels.dispatch import OverrideError, trace, use
 from torchmlx.kernels.gemv import linear
@@ -202,6 +203,6 @@ def test_overrides_and_traces_stay_in_their_thread():
     with use("metal"), trace() as calls:
         thread = threading.Thread(target=lambda: seen.extend(served()))
         thread.start()
-        thread.join()
+        join(thread)
     assert calls == []
     assert [kernel for kernel, _, _ in seen] == ["softmax"]

@@ -1,12 +1,12 @@
 """Discovery and the rows that `torchmlx kernels list` prints."""
 
 import json
-import subprocess
 import sys
 
 import mlx.core as mx
 import pytest
 
+from tests.bounded import run
 from torchmlx.kernels import native, registry
 from torchmlx.kernels.discovery import FOLDER
 from torchmlx.kernels.kernel import Kernel
@@ -73,8 +73,8 @@ def test_kernels_import_neither_facade_nor_a_top_level_kernels():
         "import sys, torchmlx.kernels.registry as r; r.listing();"
         "print([m for m in sys.modules if m == 'kernels' or m.startswith('kernels.')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = run([sys.executable, "-c", code])
+    assert done.stdout.strip() == "[]", done.stderr
     assert not any("torchmlx" in line for path in FOLDER.glob("*.py") for line in imports(path))
 
 

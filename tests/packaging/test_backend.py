@@ -1,11 +1,11 @@
 """What a user sees who installed `mlx` for Linux without a backend, or no mlx at all."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.bounded import run
 from torchmlx import _backend
 
 from .checkout import ROOT
@@ -20,9 +20,7 @@ def import_torchmlx(tmp_path):
     (tmp_path / "mlx/core.py").write_text(f"raise ImportError({missing!r})")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     command = [sys.executable, "-P", "-c", "import torchmlx"]
-    return subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    return run(command, env={**os.environ, "PYTHONPATH": path})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="platform: Linux's mlx wheel has no backend")

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -11,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .checkout import run_python, tracked_files
+from tests.bounded import run
+
+from .checkout import INSTALLING, run_python, tracked_files
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +102,7 @@ def test_an_install_without_a_compiler_works_and_says_so(checkout, environment, 
     for built in checkout.glob("**/_native*.so"):
         built.unlink()
     command = ["-m", "pip", "install", "-v", "--no-deps", "-t", str(tmp_path), str(checkout)]
-    told = subprocess.run([environment, *command], env=broken, capture_output=True, text=True)
+    told = run([environment, *command], INSTALLING, env=broken)
     assert told.returncode == 0, told.stderr
     assert "the C++ kernels were not built" in told.stdout + told.stderr
     ask = "from torchmlx.kernels import native; print(native.obstacle())"

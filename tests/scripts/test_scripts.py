@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.bounded import started
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -44,15 +46,15 @@ def _flat(value) -> list[float]:
 def test_script(name, capsys):
     pytest.importorskip("torch")
     script = str(HERE / f"{name}.py")
-    run = subprocess.Popen(
+    with started(
         [sys.executable, "-m", "torchmlx", "run", script],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    with redirect_stdout(StringIO()) as written:
-        runpy.run_path(script, run_name="__main__")
+    ) as run:  # fmt: skip
+        with redirect_stdout(StringIO()) as written:
+            runpy.run_path(script, run_name="__main__")
+        out, err = run.communicate(timeout=120)
     theirs = json.loads(written.getvalue())
-    out, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
     mine = json.loads(out.strip().splitlines()[-1])
     assert mine.keys() == theirs.keys()

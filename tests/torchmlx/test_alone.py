@@ -115,7 +115,7 @@ def test_processes():
     context = multiprocessing.get_context("spawn")
     assert context is not None and multiprocessing.get_sharing_strategy() == "copy"
     started = multiprocessing.spawn(print, nprocs=1, join=False)
-    assert started.join() and len(started.pids()) == 1
+    assert started.join(timeout=60) and len(started.pids()) == 1
     with pytest.raises(multiprocessing.ProcessExitedException, match="exit code 1"):
         multiprocessing.spawn(os._exit, args=(), nprocs=2)
 
@@ -170,6 +170,6 @@ def test_processes_that_end_at_any_moment(monkeypatch, alive, code):
     )
     if code:
         with pytest.raises(torch.multiprocessing.ProcessExitedException, match="exit code 3"):
-            context.join()
+            context.join(timeout=60)
     else:
-        assert context.join()
+        assert context.join(timeout=60)

@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from tests.bounded import join
+
 
 def test_contexts_nest(torch):
     with torch.no_grad():
@@ -74,7 +76,7 @@ def test_modes_belong_to_a_thread(torch):
     with torch.no_grad():
         thread = threading.Thread(target=lambda: seen.append(torch.is_grad_enabled()))
         thread.start()
-        thread.join()
+        join(thread)
     assert seen == [True]
 
 

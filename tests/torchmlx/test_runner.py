@@ -1,12 +1,12 @@
 """torchmlx run: scripts that say `import torch`, and what they use that is not here."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import bounded
 from torchmlx import runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def script(tmp_path) -> Path:
 def run(*arguments, cwd=None):
     command = [sys.executable, "-m", "torchmlx", "run", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+    return bounded.run(command, cwd=cwd, env=environment)
 
 
 def test_a_script_runs_unchanged(script):

@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from tests.bounded import run, started
 from torchmlx.kernels import native, registry
 from torchmlx.kernels.accuracy import judge, to_numpy
 
@@ -107,8 +108,8 @@ def test_chosen_by_the_environment(extension):
     code = "from torchmlx.kernels import native; print(native.load()[0].instruction_set())"
     environment = {**os.environ, "TORCHMLX_CPU_ISA": "amx-emulated"}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.strip() == "amx-emulated"
+    done = run(command, env=environment)
+    assert done.stdout.strip() == "amx-emulated", done.stderr
 
 
 def test_the_extension_has_the_instructions(extension):
@@ -116,10 +117,9 @@ def test_the_extension_has_the_instructions(extension):
         pytest.skip("platform: needs x86-64 and objdump")
     wanted = {"tdpbf16ps", "tileloadd", "tilestored", "tilezero", "ldtilecfg", "tilerelease"}
     command = ["objdump", "-d", "--no-show-raw-insn", extension.__file__]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as objdump:
+    with started(command, stdout=subprocess.PIPE, text=True) as objdump:
         for line in objdump.stdout or ():
             wanted -= set(line.split())
             if not wanted:
-                objdump.kill()  # the rest would take seconds
-                break
+                break  # the rest would take seconds
     assert not wanted

@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from tests.bounded import join
 from torchmlx.kernels import registry
 from torchmlx.kernels.accuracy import to_numpy
 from torchmlx.kernels.dispatch import use
@@ -87,9 +88,7 @@ def test_two_threads_of_python_on_streams_of_their_own(extension, kernel):
     threads = [threading.Thread(target=work, args=(turn,)) for turn in range(2)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
+    join(*threads, seconds=120)
     assert not wrong, wrong[0]
 
 

@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from tests import bounded
 from torchmlx.kernels import native
 from torchmlx.kernels.gemv import linear
 from torchmlx.kernels.matmul import matmul
@@ -40,9 +41,7 @@ def test_two_threads_at_once(extension):
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    bounded.join(*threads)
     assert not wrong
 
 
@@ -63,8 +62,7 @@ def test_the_number_of_threads_changes_while_others_compute(extension):
             np.testing.assert_allclose(np.array(linear(x, w)), want, rtol=1e-4, atol=1e-4)
     finally:
         stop.set()
-        thread.join(60)
-    assert not thread.is_alive()
+        bounded.join(thread)
 
 
 def tasks() -> dict[str, float]:
@@ -182,9 +180,7 @@ def test_more_than_2_to_31_elements(extension):
 
 def run(code, **environment):
     command = [sys.executable, "-c", f"from torchmlx.kernels import native; {code}"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **environment}
-    )
+    done = bounded.run(command, env={**os.environ, **environment})
     return done.stdout.strip() + done.stderr.strip().rpartition("\n")[2]
 
 

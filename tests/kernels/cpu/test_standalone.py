@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounded import run
+
 ROOT = Path(__file__).parents[3]
 SOURCES = Path(__file__).parent / "standalone"
 
@@ -25,6 +27,9 @@ SETTINGS = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
 }
 
+# Seconds for a build and for a run, on a busy machine.
+BUILDING, RUNNING = 1800, 1500
+
 pytestmark = pytest.mark.slow
 
 
@@ -37,7 +42,7 @@ def compile_native(folder: Path, *options: str) -> None:
         [*configure, *options],
         ["cmake", "--build", folder, "--parallel", jobs],
     ):
-        done = subprocess.run(command, capture_output=True, text=True, env=tools)
+        done = run(command, BUILDING, env=tools)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -48,7 +53,7 @@ def build(folder: Path, *options: str) -> Path:
 
 
 def check(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = run(command, RUNNING)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 differences on" in done.stdout
 
@@ -87,19 +92,11 @@ def checkout(folder: Path, extension: Path) -> Path:
 def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
     """The tests in that copy, in a Python that has loaded the sanitizers first."""
     libraries = ("libasan.so", "libubsan.so", "libstdc++.so.6")
-    found = [
-        subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True).stdout
-        for name in libraries
-    ]
+    found = [run(["g++", f"-print-file-name={name}"]).stdout for name in libraries]
     environment = {"LD_PRELOAD": " ".join(path.strip() for path in found), "PYTHONPATH": "."}
     tests = [f"tests/kernels/cpu/{name}" for name in TESTS]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
-        cwd=folder,
-        env={**os.environ, **SETTINGS, **environment},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    return run(command, RUNNING, cwd=folder, env={**os.environ, **SETTINGS, **environment})
 
 
 def test_in_python_under_sanitizers(tmp_path):
