@@ -83,7 +83,7 @@ struct Codes {
 
 template <class T, class Words, class Out>
 class Product {
-  using Format = E4m3<Words>;
+  using Format = LongE4m3<Words>;
 
  public:
   Product(const Fp8Matmul& p, const float* scale)

@@ -195,7 +195,7 @@ void moe_decode(const MoeDecode& p) {
     using T = decltype(zero);
     using Words = typename WordsOf<T>::Type;
     if (p.codes) {
-      Mixture<T, E4m3<Words>, Words, E4m3<Floats>>(p).compute();
+      Mixture<T, LongE4m3<Words>, Words, E4m3<Floats>>(p).compute();
     } else {
       Mixture<T, Plain<T, Words>, Words, Plain<T, Floats>>(p).compute();
     }

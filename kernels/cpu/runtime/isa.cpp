@@ -22,7 +22,9 @@ bool avx512() {
   return avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
-bool avx512bf16() { return avx512() && __builtin_cpu_supports("avx512bf16"); }
+bool avx512bf16() {
+  return avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+}
 #endif
 
 }  // namespace runs
