@@ -11,6 +11,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --retries 10
 
+# A build without a compiler is over at once, and pip shows nothing of the other.
+define say_what_takes_long
+@if [ "$$(uname)" = Linux ] && [ "$$TORCHMLX_NATIVE" != skip ] && command -v $${CXX:-c++} >/dev/null; \
+then echo "installing; building the C++ kernels takes some minutes"; fi
+endef
+
 .PHONY: demo test test-full lint bench native clean
 
 demo: $(VENV)/installed  ## the models in the package write and code a clip, then one is fetched
@@ -43,9 +49,11 @@ $(VENV)/python:
 	touch $@
 
 $(VENV)/installed: pyproject.toml setup.py | $(VENV)/python
+	$(say_what_takes_long)
 	$(PIP) --editable '.[$(BACKEND),video]'
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml setup.py | $(VENV)/python
+	$(say_what_takes_long)
 	$(PIP) --editable '.[$(BACKEND),dev,video]'
 	touch $@ $(VENV)/installed

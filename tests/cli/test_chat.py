@@ -58,6 +58,16 @@ def test_messages_of_several_lines(talk, folder, tmp_path):
     assert [m["content"] for m in saved if m["role"] == "user"] == ["one\n/clear", "two\nthree"]
 
 
+def test_input_that_is_no_text_does_not_end_it(torchmlx, folder, monkeypatch, tmp_path):
+    """Bytes that are no UTF-8, a NUL in a name."""
+    lines = b"a\xff\n/system \xff\n/save \xff\n/save a\0b\nhello\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines), "utf-8"))
+    outcome = torchmlx("chat", "--model", str(folder), "--max-tokens", "6")
+    assert (outcome.code, outcome.out) == (0, f"{answer(folder, [user('hello')])}\n")
+    assert outcome.err.count("that is not valid UTF-8") == 3 and outcome.err.count("\n") == 4
+    assert "cannot write it: embedded null" in outcome.err
+
+
 def test_what_goes_wrong_does_not_end_it(talk, folder):
     outcome = talk("/nonsense", "/undo", "/save", "a" * 400, "hello")
     assert outcome.code == 0

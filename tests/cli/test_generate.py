@@ -70,6 +70,21 @@ def test_json(torchmlx, calls):
     }
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_stdout_without_utf8(torchmlx, calls, monkeypatch, encoding):
+    """What it cannot show it replaces, and JSON spells it."""
+    common = ("generate", "--model", "m", "--prompt", "p")
+    for flags in ((), ("--json",)):
+        stdout = io.TextIOWrapper(io.BytesIO(), encoding)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert torchmlx(*common, *flags).code == 0
+        written = stdout.buffer.getvalue().decode(encoding)
+        if flags:
+            assert json.loads(written)["text"] == "Grüße, 世界"
+        else:
+            assert written == "Grüße, 世界\n".encode(encoding, "replace").decode(encoding)
+
+
 def test_flags_that_are_absent_are_left_to_the_checkpoint(torchmlx, calls):
     torchmlx("generate", "--model", "m", "--prompt", "p")
     unset = dict(dtype=None, device=None, revision=None, force=False, dequantize=False, mtp=False)

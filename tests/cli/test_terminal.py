@@ -1,3 +1,5 @@
+import pytest
+
 from torchmlx.cli import terminal
 
 
@@ -10,6 +12,14 @@ def test_table_on_a_terminal_keeps_brackets(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     terminal.print_table(("name",), [("[bold]",)])
     assert "[bold]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0.0 MiB"), (5e6, "4.8 MiB"), (107e6, "102.0 MiB"), (108e6, "0.10 GiB")],
+)
+def test_a_size_has_the_unit_that_shows_it(count, text):
+    assert terminal.size(count) == text
 
 
 def test_no_spinner_in_a_pipe(capsys):

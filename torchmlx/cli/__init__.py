@@ -20,6 +20,7 @@ from . import (
     roundtrip,
     run,
     serve,
+    terminal,
 )
 
 COMMANDS = (
@@ -44,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; bad input is one line on stderr and code 2."""
     try:
         args = build_parser().parse_args(argv)
+        if args.command != "run":  # whose stdout is the script's
+            terminal.print_anything()
         code = args.run(args)
         sys.stdout.flush()
         return code

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import json
 import sys
 from pathlib import Path
@@ -47,8 +48,13 @@ def run(args: argparse.Namespace) -> int:
     if tokenizer.chat_template is None:
         raise InputError("this model has no chat template, so it cannot chat: use generate")
     chat = Chat(model, tokenizer, args)
+    if isinstance(sys.stdin, io.TextIOWrapper):  # its own error would end the conversation
+        sys.stdin.reconfigure(errors="surrogateescape")
     while (text := read_message()) is not None:
         if not text.strip():
+            continue
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            print("error: that is not valid UTF-8", file=sys.stderr)
             continue
         if text.startswith("/"):
             if not chat.command(text):
@@ -166,5 +172,6 @@ class Chat:
         try:
             text = json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n"
             Path(name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            print(f"{name}: cannot write it: {error.strerror}", file=sys.stderr)
+        except (OSError, ValueError) as error:  # the latter of a NUL in the name
+            reason = error.strerror if isinstance(error, OSError) else error
+            print(f"{name!r}: cannot write it: {reason}", file=sys.stderr)

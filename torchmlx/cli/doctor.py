@@ -128,11 +128,11 @@ def _print(report: dict) -> None:
     """The report as text, one block a topic."""
     host, device = report["machine"], report["device"]
     available = host["memory_available"]
-    free = "unknown" if available is None else terminal.gibibytes(available)
+    free = "unknown" if available is None else terminal.size(available)
     rows = [
         ("versions", ", ".join(f"{name} {text}" for name, text in report["versions"].items())),
         ("system", f"{host['os']}, {host['cores']} cores"),
-        ("memory", f"{terminal.gibibytes(host['memory_total'])}, available {free}"),
+        ("memory", f"{terminal.size(host['memory_total'])}, available {free}"),
         ("device", f"{device['kind']}: {device['device_name']} ({device['architecture']})"),
         ("cache", report["cache"]),
         ("settings", " ".join(f"{k}={v}" for k, v in report["settings"].items()) or "none"),

@@ -283,7 +283,7 @@ def describe(response) -> str:
         f"prompt: {response.prompt_tokens} tokens, {response.prompt_tps:.1f} tokens/s; "
         f"generated: {response.generation_tokens} tokens, "
         f"{response.generation_tps:.1f} tokens/s; "
-        f"peak memory: {terminal.gibibytes(response.peak_memory)}"
+        f"peak memory: {terminal.size(response.peak_memory)}"
     )
 
 

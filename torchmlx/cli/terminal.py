@@ -1,14 +1,22 @@
 """Output for both readers: rich on a terminal, plain text in a pipe."""
 
 import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 
+def print_anything() -> None:
+    """Let stdout show `?` for what its encoding has not, where it would fail amid a text."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
 def print_json(value: object) -> None:
-    """One JSON value on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """One JSON value on stdout, in ASCII where that has no UTF-8."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, indent=2, ensure_ascii=not unicode))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -64,6 +72,6 @@ def bar(message: str) -> Iterator[Callable[..., None] | None]:
         yield report
 
 
-def gibibytes(size: float) -> str:
-    """A number of bytes for people: `1.25 GiB`."""
-    return f"{size / 2**30:.2f} GiB"
+def size(count: float) -> str:
+    """A number of bytes for people: `1.25 GiB`, or `12.5 MiB` below a tenth of one."""
+    return f"{count / 2**30:.2f} GiB" if count >= 0.1 * 2**30 else f"{count / 2**20:.1f} MiB"

@@ -83,7 +83,7 @@ def planned(args: argparse.Namespace, job: Any, stored: Any) -> Any:
     plan = choose(job, memory_limit(args), list(dict.fromkeys(map(computed_in, given))), tiles)
     how = f"tiles of {plan.tile}, stride {plan.stride}" if plan.tile else "whole frames"
     dtype = str(plan.dtype).removeprefix("torch.")
-    print(f"{dtype}, {how}; at most {terminal.gibibytes(plan.peak)}", file=sys.stderr)
+    print(f"{dtype}, {how}; at most {terminal.size(plan.peak)}", file=sys.stderr)
     return plan
 
 
