@@ -24,6 +24,7 @@ def test_flags(torch):
     assert x.is_leaf and x.requires_grad and x.grad_fn is None
     assert not y.is_leaf and y.requires_grad and type(y.grad_fn).__name__ == "MulBackward0"
     assert y.grad_fn.next_functions[0][0].variable is x
+    assert (torch.ones(2) + x).grad_fn.next_functions == ((None, 0), y.grad_fn.next_functions[0])
     assert not y.detach().requires_grad and y.detach().is_leaf
     assert not (x > 1).requires_grad and not x.argmax().requires_grad
     assert repr(y) == "tensor([2., 4.], grad_fn=<MulBackward0>)"

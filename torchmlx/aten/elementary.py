@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.op import composite, op
 from ._calling import is_float, torch_name
-from .pointwise import BITS, HALF, in_float32, is_negative, not_bool, with_sign
+from .pointwise import BITS, in_float32, is_negative, not_bool, with_sign
 
 _to_float = functools.partial(op, promote="input", to_float=True, inplace=True)
 _pair = functools.partial(op, promote="input other", to_float=True, inplace=True)
@@ -21,7 +21,7 @@ _pair = functools.partial(op, promote="input other", to_float=True, inplace=True
 
 def exp(x):
     """e ** x. mx.exp of float64 is only as exact as float32 (8e-8, mlx 0.32.4)."""
-    if x.dtype != mx.float64:
+    if x.itemsize < 8 or x.dtype != mx.float64:
         return mx.exp(x)
     # e is not a double: the rest of it matters at large x.
     bounded = mx.clip(x, -800.0, 800.0)
@@ -82,10 +82,11 @@ _ERF_TERMS = 100  # at 6 the next term is below 1e-17 of the sum
 
 
 def _elementary(name, function, *aliases):
-    # in_float32, spelled out: a wrapper more would take a tenth of a small call's time.
+    # in_float32, spelled out: a wrapper more would take a tenth of a small call's time, as would a
+    # look at the dtype rather than at its size.
     @_to_float(name, aliases=aliases)
     def elementary(input):
-        if input.dtype in HALF:
+        if input.itemsize == 2:
             return function(input.astype(mx.float32)).astype(input.dtype)
         return function(input)
 

@@ -6,6 +6,7 @@ by hand replaces that where it reads less, is faster, or where torch answers oth
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -276,56 +277,53 @@ def record(function, name: str, given, arrays, back, result) -> None:
         node.saves = (*node.saves, Saved(results[0], output=0))  # type: ignore[misc]
 
 
-_NODES: dict[str, type[Node]] = {}
-
-
-def record_plain(function, name: str, args, arrays, result: Tensor) -> None:
-    """`record` for the most usual call: one or two positional arguments, nothing cast."""
-    rule = DERIVATIVES.get(name)
-    if rule is None:
-        record(function, name, (args, {}), (list(arrays), {}), None, result)
+def record_plain(function, name: str, args, arrays, result) -> None:
+    """`record` for the most usual call, where it is needed: a tensor and perhaps another or a
+    number, by position, nothing cast.
+    """
+    count = len(args) if isinstance(args[-1], Tensor) else 1
+    tensors = args[:count]
+    if not needed(tensors):
         return
-    edges, inputs, wants, wanted, read, given = [], [], [], [], [], list(arrays)
-    parameters = _parameters(function)
-    for i, t in enumerate(args):
-        if not isinstance(t, Tensor):
-            continue
-        x, key = arrays[i], parameters[i]
-        given[i] = like = Like(x.shape, x.dtype)
-        edge = edge_of(t)
-        if edge.node is not None:
-            edges.append(edge)
-            inputs.append(like)
-            wants.append(i)
-            wanted.append(key)
-        if key in rule.saves:
-            read.append((i, t, edge))
-    places, kept = [], []
-    for i, t, edge in read:
-        readers = rule.saves[parameters[i]]
-        if readers is None or not readers.isdisjoint(wanted):
-            places.append(i)
-            kept.append(Saved(t, edge))
-    with_result = "result" in rule.saves
+    rule = DERIVATIVES.get(name)
+    if rule is None or not isinstance(result, Tensor):
+        record(function, name, (args, {}), (arrays, {}), None, result)
+        return
+    edges = tuple(map(edge_of, tensors))
+    wanted = edges[0].node is not None, edges[-1].node is not None
+    kind, saved, with_result = _plan(function, name, count, wanted)
+    likes, others = tuple(map(_like, arrays[:count])), arrays[count:]
 
     def pull(values, cotangents):
-        for i, v in zip(places, values, strict=False):
+        given = [*likes, *others]
+        for i, v in zip(saved, values, strict=False):
             given[i] = v
         extra = {"result": values[-1]} if with_result else {}
         found = rule.function(cotangents[0], *given, **extra)
-        for i in places:
-            given[i] = None
-        return [found[i] for i in wants] if isinstance(found, tuple) else [found][: len(wants)]
+        if not isinstance(found, tuple):
+            return [found]
+        return [g if e.node else None for g, e in zip(found, edges, strict=False)]
 
-    cls = _NODES.get(name)
-    if cls is None:
-        cls = _NODES[name] = node_class(node_name(name))
-    array = result._cell.array
-    node = cls(edges, inputs, (Like(array.shape, array.dtype),), result.device, pull, ())
+    node = kind(edges, likes, (_like(result._cell.array),), result.device, pull)
     result._node, result._requires_grad = node, True
-    if with_result:
-        kept.append(Saved(result, output=0))
-    node.saves = tuple(kept)
+    if saved or with_result:
+        saves = [Saved(tensors[i], edges[i]) for i in saved]
+        if with_result:
+            saves.append(Saved(result, output=0))
+        node.saves = tuple(saves)
+
+
+def _like(array: mx.array) -> Like:
+    return Like(array.shape, array.dtype)
+
+
+@functools.cache
+def _plan(function, name: str, count: int, wanted: tuple[bool, bool]):
+    """The node's class, which of the first `count` arguments it saves, and whether its result."""
+    parameters, saves = _parameters(function)[:count], DERIVATIVES[name].saves
+    keys = [key for key, want in zip(parameters, wanted, strict=False) if want]
+    saved = [i for i, key in enumerate(parameters) if _read_by(saves, key, keys)]
+    return node_class(node_name(name)), saved, "result" in saves
 
 
 def _of_shapes(call: Call, likes: list[Like], saved: Sequence[int]):

@@ -9,11 +9,13 @@ use, as in torch.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -31,7 +33,8 @@ FREED = (
 )
 
 
-class Like(NamedTuple):
+@dataclass(slots=True)
+class Like:
     """What is known of an array that was not kept."""
 
     shape: tuple[int, ...]
@@ -54,6 +57,7 @@ class Edge(NamedTuple):
 
 
 NOWHERE = Edge(None, 0)
+_edge = functools.partial(tuple.__new__, Edge)  # takes half as long as Edge itself
 NOTHING = object()  # in place of the accumulator of a view taken in no_grad mode
 
 
@@ -74,9 +78,9 @@ class Node:
 
     def __init__(
         self,
-        edges: Sequence[Edge],
-        inputs: Sequence[Like],
-        outputs: Sequence[Like],
+        edges: Iterable[Edge],
+        inputs: Iterable[Like],
+        outputs: Iterable[Like],
         device,
         pull: Callable[..., Any] | None = None,
         saves: tuple[Saved, ...] = (),
@@ -280,13 +284,13 @@ def edge_of(tensor) -> Edge:
         return NOWHERE
     node = tensor._node
     if node is not None:
-        return Edge(node, tensor._index)
+        return _edge((node, tensor._index))
     node = tensor._accumulator
     if node is NOTHING:
         return NOWHERE
     if node is None:
         node = tensor._accumulator = AccumulateGrad(tensor)
-    return Edge(node, 0)
+    return _edge((node, 0))
 
 
 _CLASSES: dict[str, type[Node]] = {}
