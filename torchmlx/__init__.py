@@ -103,6 +103,7 @@ from . import (  # built from the filled table
     random,
     return_types,
     serialization,
+    signal,
     special,
     storage,
     testing,

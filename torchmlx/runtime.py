@@ -85,7 +85,9 @@ def compile(
 ) -> Any:
     """`model` (a function or module) itself, to run as it is: torch.compile's backend "eager".
 
-    Used without `model` it is a decorator. The first use says so in the log.
+    `mx.compile` would keep the values of captured tensors, repeat random numbers and miss writes in
+    place; on a CPU it also starts a C++ compiler for every fused kernel. Used without `model` it is
+    a decorator. The first use says so in the log.
     """
     global _told
     if mode is not None and options is not None:

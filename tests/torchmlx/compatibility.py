@@ -52,6 +52,9 @@ TYPES = {
 # What a name that is here does not do, or does otherwise.
 DIFFERENCES = {
     "as_strided_scatter": "the input's gradient is 0 where it was overwritten, not in torch",
+    "compile": "gives back what it is given, uncompiled: `mx.compile` would keep the values of "
+    "captured tensors, repeat random numbers and miss writes in place; on a CPU it also starts g++ "
+    "for every fused kernel",
     "det": "its slope where it is 0: the cofactors, torch's is 0",
     "linalg.det": "its slope where it is 0: the cofactors, torch's is 0",
     "linalg.eig": "eigenvectors in the phase of NumPy's LAPACK",
@@ -61,6 +64,10 @@ DIFFERENCES = {
     "nn.functional.interpolate": "antialias=True is refused",
     "Tensor.cdouble": "refused: MLX has no complex128",
     "Tensor.to": "complex128 is refused",
+    **dict.fromkeys(
+        ("special.bessel_j0", "special.bessel_j1", "special.bessel_y0", "special.bessel_y1"),
+        "exact in float64, where torch's are off by up to 1e-6 between 5 and 25",
+    ),
     "topk": "equal values come in any order, as in torch",
 }
 HEAD = """\

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 import pytest
+import torch
 
 import torchmlx
 
@@ -117,8 +118,9 @@ def test_what_has_no_derivative_says_so():
 def test_fft(name, norm):
     for n in (None, 7, 4):
         parity(f"fft.{name}", data(3, 6), n, norm=norm, dtypes=("float32",), tolerance=1e-5)
-    if not name.startswith(("h", "ih")):
-        parity(f"fft.{name}n", data(3, 6), (2, 5), norm=norm, dtypes=("float32",), tolerance=1e-5)
+    for several in (f"fft.{name}2", f"fft.{name}n"):
+        parity(several, data(3, 6), norm=norm, dtypes=("float32",), tolerance=1e-5)
+        parity(several, data(2, 3, 6), (2, 5), norm=norm, dtypes=("float32",), tolerance=1e-5)
 
 
 def test_fft_helpers():
@@ -127,6 +129,8 @@ def test_fft_helpers():
     for name in ("hann", "hamming", "blackman", "bartlett", "kaiser"):
         parity(f"{name}_window", 9)
         parity(f"{name}_window", 8, False)
+        double = (getattr(lib, f"{name}_window")(9, dtype=lib.float64) for lib in (torchmlx, torch))
+        np.testing.assert_allclose(*(w.numpy() for w in double), rtol=1e-12, atol=1e-15)
 
 
 def test_short_time_transform_and_back():

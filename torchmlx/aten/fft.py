@@ -10,17 +10,17 @@ import numpy as np
 from ..core import dtype as dtypes
 from ..core.layout import wrap_dim, wrap_dims
 from ..core.op import TABLE, composite, op
-from ._calling import torch_name
+from ._calling import from_host, torch_name
 from .creation import made
 from .shape import cat
 
 namespace = ("fft",)
 
 
-def _input(x: mx.array, real: bool = False) -> mx.array:
-    """x as MLX transforms it: float32 or complex64."""
+def _input(x: mx.array, real: str = "") -> mx.array:
+    """x as MLX transforms it: float32 or complex64; `real`: what does not take the latter."""
     if real and x.dtype == mx.complex64:
-        raise RuntimeError(f"rfft expects a real input tensor, but got {torch_name(x)}")
+        raise RuntimeError(f"{real} expects a real input tensor, but got {torch_name(x)}")
     if x.dtype in (mx.float16, mx.bfloat16):
         raise RuntimeError(f"Unsupported dtype {torch_name(x)}")
     if x.dtype == mx.float64:
@@ -68,11 +68,19 @@ def _conj(x: mx.array) -> mx.array:
     return mx.conj(x) if x.dtype == mx.complex64 else x
 
 
+def _of_hermitian(x: mx.array, sizes, dims) -> mx.array:
+    return mx.fft.irfftn(_conj(x), sizes, dims) * math.prod(sizes)
+
+
+def _to_hermitian(x: mx.array, sizes, dims) -> mx.array:
+    return mx.conj(mx.fft.rfftn(x, sizes, dims)) / math.prod(sizes)
+
+
 def _family(name: str, function, inverse: bool, real: bool = False, halved: bool = False) -> None:
     """fft.NAME over one dim, NAME2 over two, NAMEn over any."""
 
     def over(input, s, dim, norm):
-        x = _input(input, real)
+        x = _input(input, name if real else "")
         sizes, dims = _sizes(x, s, dim, halved)
         return _transform(x, function, sizes, dims, norm, inverse)
 
@@ -96,30 +104,22 @@ _family("fft", mx.fft.fftn, False)
 _family("ifft", mx.fft.ifftn, True)
 _family("rfft", mx.fft.rfftn, False, real=True)
 _family("irfft", mx.fft.irfftn, True, halved=True)
+# The real transform of a Hermitian signal, and the Hermitian half of a real one's inverse.
+_family("hfft", _of_hermitian, False, halved=True)
+_family("ihfft", _to_hermitian, True, real=True)
 
 
-@op("fft.hfft", at=namespace)
-def hfft(input, n=None, dim=-1, norm=None):
-    """The real transform of a Hermitian signal. torch.fft.hfft."""
-    x = _input(input)
-    sizes, dims = _sizes(x, None if n is None else (n,), (dim,), True)
-    result = mx.fft.irfftn(_conj(x), sizes, dims) * math.prod(sizes)
-    return result * _scale(norm, math.prod(sizes), False)
-
-
-@op("fft.ihfft", at=namespace)
-def ihfft(input, n=None, dim=-1, norm=None):
-    """The Hermitian half of a real signal's inverse transform. torch.fft.ihfft."""
-    x = _input(input, True)
-    sizes, dims = _sizes(x, None if n is None else (n,), (dim,))
-    return mx.conj(mx.fft.rfftn(x, sizes, dims)) * _scale(norm, math.prod(sizes), True)
+def rounded(values: np.ndarray, dtype, device, requires_grad: bool):
+    """float64 values as a tensor of dtype (None: the default one)."""
+    target = dtype or dtypes.get_default_dtype()
+    kind = np.float64 if target is dtypes.float64 else np.float32
+    return made(from_host(values.astype(kind)), target, device, requires_grad)
 
 
 def _frequencies(name: str, function) -> None:
     @composite("fft." + name, at=namespace)
     def frequencies(n, d=1.0, *, dtype=None, device=None, requires_grad=False, **_):
-        values = mx.array(function(n, d).astype(np.float32))
-        return made(values, dtype or dtypes.get_default_dtype(), device, requires_grad)
+        return rounded(function(n, d), dtype, device, requires_grad)
 
     frequencies.__doc__ = f"The frequencies of a transform's results. torch.fft.{name}."
 
@@ -162,8 +162,7 @@ def _window(name: str, formula) -> None:
         else:
             steps = np.arange(n) / (n if periodic else n - 1)
             values = formula(steps, *args, **parameters)
-        array = mx.array(values.astype(np.float32))
-        return made(array, dtype or dtypes.get_default_dtype(), device, requires_grad)
+        return rounded(values, dtype, device, requires_grad)
 
     window.__doc__ = f"A window of the given length, periodic or symmetric. torch.{name}."
 

@@ -47,7 +47,7 @@ def elementwise(function):
 
 
 def register(name: str, *slopes, at=everywhere, aliases=(), half=True):
-    """torch.NAME of one tensor: slopes[0], with its derivatives."""
+    """torch.NAME of one tensor: slopes[0], with its derivatives. The function is given back."""
     computed = _in_float64(name, *slopes)
 
     @op(name, at=at, pointwise=True, inplace="Tensor" in at)
@@ -59,6 +59,7 @@ def register(name: str, *slopes, at=everywhere, aliases=(), half=True):
     special.__doc__ = f"Elementwise {name}, in float64 on the host. torch.special.{name}."
     for alias in aliases:
         composite("special." + alias, at=("special",))(special)
+    return special
 
 
 def _lgamma(x: float) -> float:
@@ -162,8 +163,8 @@ def _normal(x: np.ndarray) -> np.ndarray:
 
 
 def bessel_ie(n: int, x: np.ndarray) -> np.ndarray:
-    """exp(-|x|) I_n(x): its integral by the trapezoidal rule (DLMF 10.32.3), beyond 500 the
-    asymptotic series (10.40.1).
+    """exp(-|x|) I_n(x): its integral by the trapezoidal rule (DLMF 10.32.3), below 0.03 its series
+    (10.25.2), beyond 500 the asymptotic one (10.40.1).
     """
     size = np.abs(x)
     near, nodes, total = np.minimum(size, 500.0), 128, np.zeros_like(size)
@@ -176,7 +177,12 @@ def bessel_ie(n: int, x: np.ndarray) -> np.ndarray:
         term = -term * (4 * n * n - (2 * k - 1) ** 2) / (8 * k * np.maximum(size, 500.0))
         far = far + term
     far = far / np.sqrt(2 * math.pi * np.maximum(size, 500.0))
-    value = np.where(size > 500, far, np.where(size == 0, float(n == 0), total))
+    little = np.minimum(size, 0.03) / 2
+    series = sum(
+        little ** (n + 2 * k) / math.factorial(k) / math.factorial(k + n) for k in range(4)
+    )
+    total = np.where(size < 0.03, series * np.exp(-2 * little), total)
+    value = np.where(size > 500, far, total)
     return np.where(np.isnan(x), x, np.where(x < 0, (-1) ** n * value, value))
 
 
