@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch as real
+
+import torchmlx
 
 
 def test_a_write_through_flatten_reaches_a_weight(torch):
@@ -158,6 +161,46 @@ def test_layout_answers(torch):
     assert x.unfold(2, 2, 1).stride() == (12, 4, 1, 1)
     assert x.diagonal(0, 0, 1).stride() == (1, 16)
     assert torch.zeros(4)[None].stride() == (4, 1)
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(0, 2),
+    "permuted": lambda x: x.permute(1, 2, 0),
+    "transposed and stepped": lambda x: x.transpose(0, 2)[::2],
+    "expanded": lambda x: x[:1].expand(2, 3, 4),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides_of_results_are_torchs(layout):
+    """Of operations between elementwise ones, which keep the order of dimensions, and others."""
+
+    def strides(torch):
+        x = LAYOUTS[layout](torch.rand(2, 3, 4))
+        index = torch.tensor([0])
+        results = [
+            x.cumsum(1), x.cumprod(0), x.tril(), x.triu(), x.flip(0), x.flip(0, 2), x.fliplr(),
+            x.rot90(), x.masked_fill(x > 0.5, 0), *x.sort(1), x.index_fill(0, index, 1),
+            x.renorm(2, 0, 1.0), x.bernoulli(), x.logcumsumexp(1), x.roll(1, 0), x.clamp(0),
+        ]  # fmt: skip
+        return [r.stride() for r in results]
+
+    assert strides(torchmlx) == strides(real)
+
+
+@pytest.mark.parametrize("name", ["contiguous_format", "channels_last", "preserve_format"])
+def test_memory_formats_are_kept(name):
+    def strides(torch):
+        x, form = torch.rand(2, 3, 4, 5).transpose(1, 3), getattr(torch, name)
+        likes = torch.zeros_like, torch.empty_like, torch.rand_like, torch.ones_like
+        results = [like(x, memory_format=form) for like in likes]
+        results += [torch.full_like(x, 2.0, memory_format=form), x.clone(memory_format=form)]
+        last = torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+        for y in (x, last):
+            results += [y.half(memory_format=form), y.cpu(memory_format=form)]
+        return [r.stride() for r in results]
+
+    assert strides(torchmlx) == strides(real)
 
 
 def test_results_keep_the_order_of_dimensions(torch):

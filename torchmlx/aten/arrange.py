@@ -24,7 +24,7 @@ function = ("torch",)
 
 
 def _triangle(name: str, keeps):
-    @op(name, inplace=True)
+    @op(name, inplace=True, pointwise=False)
     def triangle(input, diagonal=0):
         if input.ndim < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
@@ -125,7 +125,7 @@ def fill_diagonal_(self, fill_value, wrap=False):
 # ---- order
 
 
-@op()
+@op(pointwise=True)
 def flip(input, *dims, **kwargs):
     """The order of elements reversed along dims. torch.flip."""
     for d in wrap_dims(sizes(dims or (kwargs["dims"],)), input.ndim):

@@ -87,9 +87,16 @@ def to(self, *args, **kwargs):
     if isinstance(args[0] if args else None, Tensor) or "other" in kwargs:
         where = where or self.device
     if target is self.dtype and where == self.device and not copy:
-        return self if fmt in (None, preserve_format) else self.contiguous(memory_format=fmt)
+        kept = (None, preserve_format, _present_format(self))
+        return self if fmt in kept else self.contiguous(memory_format=fmt)
     result = converted(self, target, where)
     return result if fmt in (None, preserve_format) else result.contiguous(memory_format=fmt)
+
+
+def _present_format(x: Tensor) -> memory_format:
+    """What torch takes the tensor's format to be: contiguous unless it is channels last."""
+    last = (f for f in (channels_last, channels_last_3d) if is_contiguous(x, f))
+    return next(last, contiguous_format) if x._strides is not None else contiguous_format
 
 
 def parse_to(args, kwargs):
@@ -113,7 +120,7 @@ def parse_to(args, kwargs):
 def _cast_method(name: str, target: dtype):
     @composite(name, at=method)
     def cast(self, memory_format=None):
-        return self if self.dtype is target else converted(self, target, self.device)
+        return self.to(target, memory_format=memory_format)
 
     cast.__doc__ = f"The tensor as {target}. Tensor.{name}."
 
@@ -146,13 +153,13 @@ def type_as(self, other):
 @composite(at=method)
 def cpu(self, memory_format=None):
     """The tensor on the CPU. Tensor.cpu."""
-    return self.to(devices.CPU)
+    return self.to(devices.CPU, memory_format=memory_format)
 
 
 @composite(at=method)
 def cuda(self, device=None, non_blocking=False, memory_format=None):
     """The tensor on the CUDA device, or torch's error where there is none. Tensor.cuda."""
-    return self.to("cuda" if device is None else device)
+    return self.to("cuda" if device is None else device, memory_format=memory_format)
 
 
 @composite()
@@ -162,12 +169,16 @@ def clone(input, *, memory_format=preserve_format):
     Arrays do not change, so a copy may share memory, but not keep more of it than it needs: MLX
     copies a part of a larger array.
     """
-    keep = memory_format in (preserve_format, None)
-    strides = layout.preserved(input.shape, input._strides) if keep else None
-    result = computed("clone", lambda a: mx.contiguous(a), input, strides=strides)
-    if memory_format in (channels_last, channels_last_3d):
-        result._cell.strides = result._strides = layout.channels_last(result.shape)
-    return result
+    strides = strides_like(input, memory_format)
+    return computed("clone", lambda a: mx.contiguous(a), input, strides=strides)
+
+
+def strides_like(x: Tensor, memory_format: memory_format | None):
+    """Strides of a new tensor in x's shape (None: row-major)."""
+    if memory_format in (preserve_format, None):
+        return layout.preserved(x.shape, x._strides)
+    last = memory_format in (channels_last, channels_last_3d)
+    return layout.channels_last(x.shape) if last else None
 
 
 @composite(at=method)

@@ -16,7 +16,7 @@ from ..core.cell import of_numpy
 from ..core.op import checked_number, composite
 from ..core.record import computed
 from ..core.tensor import Tensor, from_array, from_memory
-from .convert import cast_array
+from .convert import cast_array, strides_like
 from .dlpack import from_dlpack
 from .shape import sizes
 
@@ -253,7 +253,7 @@ def _constant(name: str, value):
         input, *, dtype=None, layout=None, device=None, requires_grad=False,
         memory_format=None, pin_memory=False,
     ):  # fmt: skip
-        return _like(input, value, dtype, device, requires_grad)
+        return _like(input, value, dtype, device, requires_grad, memory_format)
 
     @composite("new_" + name, at=method)
     def new(
@@ -270,10 +270,10 @@ def _constant(name: str, value):
     new.__doc__ = f"A tensor with this one's dtype and device. Tensor.new_{name}."
 
 
-def _like(x: Tensor, value, dtype, device, requires_grad=False) -> Tensor:
+def _like(x: Tensor, value, dtype, device, requires_grad, memory_format) -> Tensor:
     where = x.device if device is None else device
     result = _full(tuple(x.shape), value, dtype or x.dtype, where, requires_grad)
-    strides = layout.preserved(x.shape, x._strides)
+    strides = strides_like(x, memory_format)
     if strides is not None:
         result._strides = result._cell.strides = strides
     return result
@@ -332,7 +332,7 @@ def full_like(
     memory_format=None,
 ):
     """A tensor like `input` filled with a number. torch.full_like."""
-    return _like(input, _fill_number(fill_value), dtype, device, requires_grad)
+    return _like(input, _fill_number(fill_value), dtype, device, requires_grad, memory_format)
 
 
 @composite(at=method)

@@ -45,7 +45,7 @@ def masked_fill(input, mask, value):
     return _masked_fill(input, mask, value)
 
 
-@op("_masked_fill", at=(), pointwise=True)
+@op("_masked_fill", at=())
 def _masked_fill(input, mask, value):
     return mx.where(mask, value.astype(input.dtype), input)
 

@@ -201,7 +201,7 @@ def renorm(input, p, dim, maxnorm):
     dims = [d for d in range(input.ndim) if d != dim % input.ndim]
     lengths = vector_norm(input, p, dims, True)
     scale = TABLE["where"].call(lengths > maxnorm, maxnorm / (lengths + 1e-7), 1.0)
-    return input * scale.to(input.dtype)
+    return (input * scale.to(input.dtype)).contiguous()
 
 
 @composite()

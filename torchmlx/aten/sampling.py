@@ -18,6 +18,7 @@ from ..core import layout
 from ..core.op import TABLE, composite
 from ..core.tensor import Tensor, check_leaf_write, from_array
 from ._calling import host, takes_out
+from .convert import contiguous_format
 from .shape import sizes
 
 method = ("Tensor",)
@@ -384,7 +385,7 @@ def bernoulli(input, p=None, *, generator=None):
     """0 or 1, 1 with the probability that `input` (or p) gives. torch.bernoulli."""
     if p is None:
         _must_be_float(input, "bernoulli_tensor_cpu_p_")
-    result = TABLE["empty_like"].call(input)
+    result = TABLE["empty_like"].call(input, memory_format=contiguous_format)
     return result.bernoulli_(input if p is None else p, generator=generator)
 
 

@@ -39,14 +39,14 @@ def _running(function):
 _cumsum, _cumprod = _running(mx.cumsum), _running(mx.cumprod)
 
 
-@op(inplace=True)
+@op(inplace=True, pointwise=False)
 @numpy_names
 def cumsum(input, dim, *, dtype=None):
     """Running sum along dim; integers in int64. torch.cumsum."""
     return _cumsum(input, dim, dtype)
 
 
-@op(inplace=True)
+@op(inplace=True, pointwise=False)
 @numpy_names
 def cumprod(input, dim, *, dtype=None):
     """Running product along dim; integers in int64. torch.cumprod."""

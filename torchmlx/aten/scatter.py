@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from ..core import dtype as dtypes
+from ..core import layout
 from ..core.layout import wrap_dim
 from ..core.op import checked_number, composite
 from ..core.record import computed
@@ -198,7 +199,10 @@ def index_fill(input, dim, index, value):
     kind = base.dtype.mx
     no, yes = mx.zeros(base.shape, mx.bool_), mx.array(True)
     written = assigned(no, (slice(None),) * d + (where,), yes) if where.size else no
-    result = computed("index_fill", lambda a, v: mx.where(written, v.astype(kind), a), base, value)
+    result = computed(
+        "index_fill", lambda a, v: mx.where(written, v.astype(kind), a), base, value,
+        strides=layout.preserved(base.shape, base._strides),
+    )  # fmt: skip
     return result.reshape(input.shape)
 
 

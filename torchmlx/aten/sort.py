@@ -45,7 +45,7 @@ def order(x: mx.array, axis: int, descending: bool) -> mx.array:
     return mx.argsort(mx.bitwise_invert(keys) if descending else keys, axis=axis).astype(mx.int64)
 
 
-@op("_sort", at=())
+@op("_sort", at=(), pointwise=True)
 def _sort(input, dim, descending):
     def sorted_along(x, axis):
         index = order(x, axis, descending)
