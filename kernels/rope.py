@@ -187,7 +187,7 @@ def rope(
         width = _check_frequencies(positions, frequencies, cos, sin, asked)
     else:
         width = _check_tables(cos, sin, asked)
-    if width % 2 or width > x.shape[-1]:
+    if width < 2 or width % 2 or width > x.shape[-1]:
         raise ValueError(f"rope: {width} dimensions cannot turn in x {x.shape}")
     turn = problem(x, positions, frequencies, cos, sin, **form)
     if turn.rows not in (turn.tokens, turn.batch * turn.tokens):

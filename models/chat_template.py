@@ -39,7 +39,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from ..errors import InputError
-from .config import read_json
+from .config import read_json, read_text
 
 MAX_SOURCE = 1 << 20
 MAX_STEPS = 2_000_000
@@ -491,10 +491,7 @@ def load_chat_template(
     """
     jinja = folder / "chat_template.jinja"
     if jinja.is_file():
-        try:
-            return ChatTemplate(jinja.read_text(encoding="utf-8"), jinja)
-        except UnicodeDecodeError:
-            raise InputError(f"{jinja}: not UTF-8 text; download it again") from None
+        return ChatTemplate(read_text(jinja), jinja)
     for path, fields in (
         (folder / "chat_template.json", None),
         (folder / "tokenizer_config.json", config),

@@ -18,8 +18,9 @@ from ..serialization.safetensors import SafetensorsFile, TensorInfo
 from .config import read_json
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")
-_NUMBER = re.compile(r"(\d+)")
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+# int() refuses thousands of digits.
+_NUMBER = re.compile(r"(\d{1,9})")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -154,9 +155,9 @@ def _read_index(path: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{path}: field 'weight_map' is missing or empty; download it again")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or file in ("", ".", "..") or re.search(r"[/\\\x00]", file):
+        if not _is_file_name(file):
             raise InputError(
-                f"{path}: tensor {ascii(name)} names the file {ascii(file)}, "
+                f"{path}: tensor {ascii(name)[:120]} names the file {ascii(file)[:120]}, "
                 "which is not a plain file name; download it again"
             )
         if not file.endswith(".safetensors"):
@@ -168,6 +169,14 @@ def _read_index(path: Path) -> dict[str, str]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError(f"{path}: {missing[0]}{more} is missing; download it again")
     return weight_map
+
+
+def _is_file_name(name: object) -> bool:
+    """Whether it names a file of the same folder, on every system: with no path, no NUL, no half
+    of a surrogate, and not longer than file systems have it."""
+    if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\x00]", name):
+        return False
+    return len(name.encode(errors="replace")) <= 255 and not re.search("[\ud800-\udfff]", name)
 
 
 def _check_parts(folder: Path, paths: list[Path]) -> None:

@@ -68,19 +68,24 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 T = TypeVar("T")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises InputError naming the file for anything else."""
+def read_text(path: Path, most: int = MAX_JSON_BYTES) -> str:
+    """The text in `path`, of at most `most` bytes. Raises InputError naming the file."""
     try:
         size = path.stat().st_size
-        if size > MAX_JSON_BYTES:
+        if size > most:
             raise InputError(f"{path}: {size} bytes are too many for a settings file")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; download it again") from None
     except OSError as error:
         raise InputError(f"{path}: cannot read it: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text; download it again") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`. Raises InputError naming the file for anything else."""
+    text = read_text(path)
     try:
         data = json.loads(text)
     except RecursionError:
@@ -344,6 +349,8 @@ def _rope(found: dict[str, Any], values: Mapping[str, Any], path: Path) -> RopeC
         _require_scaling(kind, found, path)
     rope = fill(RopeConfig, {**found, "rope_type": kind}, path)
     _check_rope(rope, path)
+    if values.get("head_dim") is not None:
+        _check_width(rope, _take(values, "head_dim", int, path), path)
     return rope
 
 
@@ -370,6 +377,16 @@ def _check_rope(rope: RopeConfig, path: Path) -> None:
         raise InputError(f"{path}: partial_rotary_factor must be in (0, 1]")
     if rope.beta_fast <= 0 or rope.beta_slow <= 0:
         raise InputError(f"{path}: beta_fast and beta_slow must be positive")
+
+
+def _check_width(rope: RopeConfig, head_dim: int, path: Path) -> None:
+    """At least a pair of dimensions turns; dynamic scaling divides by those beyond the first."""
+    least = 4 if rope.rope_type == "dynamic" else 2
+    if int(head_dim * rope.partial_rotary_factor) < least:
+        raise InputError(
+            f"{path}: of head_dim {head_dim} by partial_rotary_factor "
+            f"{rope.partial_rotary_factor:g}, too few dimensions turn"
+        )
 
 
 def _dtype_name(value: object, path: Path) -> str | None:

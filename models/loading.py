@@ -31,7 +31,7 @@ ARCHITECTURES = (
 )
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
-MTP_LAYER = re.compile(r"^(?:model\.)?mtp\.layers\.(\d+)\.")
+MTP_LAYER = re.compile(r"^(?:model\.)?mtp\.layers\.(\d{1,9})\.")
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,9 @@ def compute_dtype(dtype, config: ModelConfig) -> torch.dtype:
     name = str(dtype).removeprefix("torch.") if dtype is not None else config.values["dtype"]
     name = name or "float32"
     if name not in DTYPES:
-        raise InputError(f"{config.path}: dtype {name} is not one of {', '.join(DTYPES)}")
+        raise InputError(
+            f"{config.path}: dtype {ascii(name)[:60]} is not one of {', '.join(DTYPES)}"
+        )
     return DTYPES[name]
 
 
@@ -209,7 +211,7 @@ def find_architecture(config: ModelConfig) -> ModuleType:
     """The file of models/ for a configuration's model_type."""
     if config.model_type not in ARCHITECTURES:
         raise InputError(
-            f"{config.path}: model_type {ascii(config.model_type)} is not supported; "
+            f"{config.path}: model_type {ascii(config.model_type)[:60]} is not supported; "
             f"supported: {', '.join(ARCHITECTURES)}"
         )
     return importlib.import_module(f"{__package__}.{config.model_type}")
@@ -217,7 +219,7 @@ def find_architecture(config: ModelConfig) -> ModuleType:
 
 def _first(names: Iterable[str]) -> str:
     first, *rest = names
-    return f"{ascii(first)} (and {len(rest)} more)" if rest else ascii(first)
+    return ascii(first)[:120] + (f" (and {len(rest)} more)" if rest else "")
 
 
 def check_memory(folder: Path, needed: int) -> None:

@@ -205,7 +205,7 @@ def load_prompt_cache(path: str | os.PathLike[str], model) -> tuple[Cache, list[
             ids = [int(i) for i in json.loads(about["tokens"])]
             kinds = json.loads(about["layers"])
             bits = next((int(k[2][1:]) for k in kinds if k[0] == "kv" and k[2] != "plain"), None)
-        except (KeyError, TypeError, ValueError, IndexError):
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
             raise InputError(f"{path}: not a prompt cache of torchmlx") from None
         if about.get("model") != _fingerprint(model):
             raise InputError(f"{path}: a cache of another model; use another file, or remove it")

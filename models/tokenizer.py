@@ -15,6 +15,8 @@ from ..errors import InputError
 from .chat_template import ChatTemplate, load_chat_template
 from .config import read_json
 
+# Several times the largest published ones.
+MAX_BYTES = 256 << 20
 _SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -141,6 +143,8 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
             f"there is only {slow}, which is not read; get" if slow else "download it again, with"
         )
         raise InputError(f"{path}: no such file; {hint} a tokenizer.json")
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path}: more than {MAX_BYTES >> 20} MiB, too much for a tokenizer")
     with _backend_errors(f"{path}: broken tokenizer; download it again"):
         backend = tokenizers.Tokenizer.from_file(str(path))
     # Some files carry the padding and truncation of their training; a prompt wants neither.

@@ -43,7 +43,7 @@ def diffusers_name(name: str, residual: bool) -> str:
         return name
     name = name.replace("encoder.downsamples.", "encoder.down_blocks.")
     # A flat list of four stages: three residual blocks and, but for the last, an upsampler.
-    if found := re.match(r"^decoder\.upsamples\.(\d+)\.(.*)", name):
+    if found := re.match(r"^decoder\.upsamples\.(\d{1,9})\.(.*)", name):
         stage, place = divmod(int(found[1]), 4)
         part = f"resnets.{place}" if place < 3 else "upsamplers.0"
         name = f"decoder.up_blocks.{stage}.{part}.{found[2]}"

@@ -86,6 +86,15 @@ def cut(folder, length: int) -> None:
     path.write_bytes(path.read_bytes()[:length])
 
 
+def index(folder, file: str) -> None:
+    """Weights as the index of one file names them, which is the one there or not."""
+    (folder / "model.safetensors").rename(folder / "m.safetensors")
+    named = dict.fromkeys(tiny.weights(), "m.safetensors")
+    text = json.dumps({"weight_map": {**named, "model.norm.weight": file}})
+    (folder / "model.safetensors.index.json").write_text(text)
+
+
+HUGE = ",".join(["2147483647"] * 31)
 ONE = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[%s]}%s}'
 DAMAGE = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no *.safetensors"),
@@ -101,6 +110,55 @@ DAMAGE = {
     "overlap": (
         lambda f: header(f, ONE % ("0,4", ',"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}')),
         "overlap",
+    ),
+    "a name that is no Unicode": (
+        lambda f: header(f, ONE.replace('"a"', '"\\ud800"') % ("0,4", "")),
+        "its name is not valid Unicode",
+    ),
+    "a layer of 5000 digits": (
+        lambda f: rewrite(f, lambda t: t.update({f"model.layers.{'9' * 5000}.x": mx.zeros((2,))})),
+        "does not belong",
+    ),
+    "a huge shape of nothing": (
+        lambda f: header(f, ONE.replace("[1]", f"[0,{HUGE}]") % ("0,0", "")),
+        "too large for an array, even where an axis is empty",
+    ),
+    "a shape that takes pages to tell": (
+        lambda f: header(f, ONE.replace("[1]", f"[{HUGE}]") % ("0,4", "")),
+        "too large for an array",
+    ),
+    "a file's name beyond all names": (
+        lambda f: index(f, "x" * 5000 + ".safetensors"),
+        "not a plain file name",
+    ),
+    "a file outside": (lambda f: index(f, "../../etc/passwd"), "not a plain file name"),
+    "a file outside by another system's path": (
+        lambda f: index(f, "..\\m.safetensors"),
+        "not a plain file name",
+    ),
+    "a file's name that is no Unicode": (
+        lambda f: index(f, "\ud800.safetensors"),
+        "not a plain file name",
+    ),
+    "an endless template": (
+        lambda f: (f / "chat_template.jinja").open("wb").truncate(1 << 40),
+        "1099511627776 bytes are too many",
+    ),
+    "an endless tokenizer": (
+        lambda f: (f / "tokenizer.json").open("r+b").truncate(1 << 40),
+        "too much for a tokenizer",
+    ),
+    "a template that cannot be read": (
+        lambda f: (f / "chat_template.jinja").symlink_to("/proc/self/mem"),
+        "chat_template.jinja: cannot read it",
+    ),
+    "a head of absurd size": (
+        lambda f: edit(f, "config.json", head_dim=10**400),
+        "'head_dim' must be an integer",
+    ),
+    "a rotation of nothing": (
+        lambda f: edit(f, "config.json", partial_rotary_factor=1e-320),
+        "too few dimensions turn",
     ),
     "missing tensor": (
         lambda f: rewrite(f, lambda t: t.pop("model.layers.1.mlp.up_proj.weight")),

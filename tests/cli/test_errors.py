@@ -92,6 +92,12 @@ def test_input_error_of_several_lines_takes_one(failing):
     assert_one_line(failing(InputError("no such folder:\n  m")), "no such folder: m")
 
 
+def test_an_endless_input_error_is_cut(failing):
+    outcome = failing(InputError("x: " + "y" * 100_000))
+    assert_one_line(outcome, "x: yyy")
+    assert len(outcome.err) < 1100
+
+
 def test_interrupt_is_130_and_quiet(failing):
     assert failing(KeyboardInterrupt()) == (130, "", "")
 

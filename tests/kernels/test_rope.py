@@ -150,6 +150,8 @@ TABLE = mx.zeros((5, 16))
         ((5, 16), (None, None, TABLE, TABLE[:, :2]), {}, "cos and sin of one shape"),
         ((5, 14), (P5, F8), {}, "16 dimensions cannot turn in x"),
         ((5, 16), (None, None, TABLE[:, :3], TABLE[:, :3]), {}, "3 dimensions cannot turn"),
+        ((5, 16), (None, None, TABLE[:, :0], TABLE[:, :0]), {}, "0 dimensions cannot turn"),
+        ((5, 16), (P5, F8[:0]), {}, "0 dimensions cannot turn"),
         ((6, 16), (P5, F8), {}, "5 positions do not fit the tokens"),
         ((16,), (P5, F8), {}, "no axes of tokens"),
         ((5, 16), (P5, F8), {"heads_last": True}, "no axes of tokens"),

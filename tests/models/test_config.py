@@ -155,6 +155,10 @@ WRONG = [
     (changed(rope_scaling={"type": "linear"}), "rope type linear needs the field 'factor'"),
     (changed(rope_scaling={"type": "linear", "factor": 0}), "factors must be positive"),
     (changed(rope_scaling={"type": "llama3", "factor": 8}), "needs the field 'low_freq_factor'"),
+    (changed(partial_rotary_factor=1e-320), "too few dimensions turn"),
+    (changed(partial_rotary_factor=0.01), "too few dimensions turn"),
+    (changed(head_dim=1, partial_rotary_factor=1), "too few dimensions turn"),
+    (changed(head_dim=2, rope_scaling={"type": "dynamic", "factor": 2}), "too few dimensions"),
     (changed(rope_parameters={"other_attention": {"rope_theta": 1e4}}), "'other_attention'"),
     ([], "not a JSON object"),
 ]

@@ -38,6 +38,7 @@ COMMANDS = (
     doctor,
 )
 
+LONGEST = 1000
 BAD_INPUT, FAILED, INTERRUPTED, BROKEN_PIPE = 2, 1, 130, 141
 
 
@@ -97,7 +98,10 @@ def version() -> str:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print("torchmlx: error:", " ".join(str(error).split()), file=sys.stderr)
+    text = " ".join(str(error).split())
+    # A file's longest names and values are not told whole.
+    text = text if len(text) <= LONGEST else text[: LONGEST - 4] + " ..."
+    print("torchmlx: error:", text, file=sys.stderr)
     return code
 
 

@@ -29,6 +29,7 @@ from ..errors import InputError
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMS = 32
 MAX_EXTENT = 2**31 - 1
+MAX_ELEMENTS = 2**59  # of NumPy, at 8 bytes each
 DEFAULT_SHARD_BYTES = 5 * 10**9
 
 
@@ -323,6 +324,8 @@ def _check_entry(path: Path, name: str, entry: object, start: int) -> TensorInfo
     def fail(what: str) -> SafetensorsError:
         return SafetensorsError(f"{path}: tensor {_quote(name)}: {what}")
 
+    if re.search("[\ud800-\udfff]", name):
+        raise fail("its name is not valid Unicode; save it again")
     if not isinstance(entry, dict):
         raise fail("its entry is not a JSON object; download it again")
     dtype: object = entry.get("dtype")
@@ -335,10 +338,12 @@ def _check_entry(path: Path, name: str, entry: object, start: int) -> TensorInfo
         raise fail("its data_offsets are not two increasing integers; download it again")
     if any(extent > MAX_EXTENT for extent in shape):
         raise fail(f"an axis is longer than {MAX_EXTENT}, which MLX arrays cannot hold")
+    if math.prod(max(extent, 1) for extent in shape) > MAX_ELEMENTS:
+        raise fail(f"shape {_quote(shape)} is too large for an array, even where an axis is empty")
     needed = math.prod(shape) * DTYPES[dtype].itemsize
     if needed != offsets[1] - offsets[0]:
         raise fail(
-            f"shape {list(shape)} of {dtype} needs {needed} bytes, "
+            f"shape {_quote(shape)} of {dtype} needs {_quote(needed)} bytes, "
             f"its offsets give {offsets[1] - offsets[0]}; download it again"
         )
     return TensorInfo(name, dtype, tuple(shape), start + offsets[0], start + offsets[1])
