@@ -7,8 +7,10 @@ event or a `synchronize()` is computed there: every living tensor that is still 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
+import os
 import threading
 import time
 from typing import Any, Self
@@ -51,6 +53,22 @@ def _pending() -> list[mx.array]:
         for x in gc.get_objects()
         if issubclass(type(x), Tensor) and hasattr(x, "_cell") and x.device.type != "meta"
     ]
+
+
+def _before_fork() -> None:
+    """A child could not compute what is pending: MLX's threads stay with the parent."""
+    with contextlib.suppress(RuntimeError):  # what is another thread's, that one computes
+        settle()
+
+
+def _in_child() -> None:
+    """MLX's streams so far have no threads here; new ones have."""
+    _thread.made.clear()
+    mx.set_default_stream(mx.new_stream(mx.cpu))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_in_child)
 
 
 class Stream:

@@ -1,7 +1,7 @@
 """Workers that make batches ahead of time: threads, or processes where a context is given.
 
-Threads are the default: a sample need not be pickled, and a process that was forked after MLX had
-started could not evaluate anything. Each worker has torch's numbers of its own: its generator is
+Threads are the default: a sample need not be pickled, and a fork copies locks that other threads may
+hold. Each worker has torch's numbers of its own: its generator is
 seeded with the loader's seed plus its number, as torch seeds a worker process.
 """
 
@@ -160,7 +160,7 @@ class Workers:
         self.count, self.timeout = loader.num_workers, loader.timeout or None
         context: Any = loader.multiprocessing_context
         if isinstance(context, str):
-            # A forked process cannot use MLX: its threads stayed behind.
+            # Not by a fork: the loader's own threads run.
             context = multiprocessing.get_context("spawn" if context == "fork" else context)
         make_queue = queue.Queue if context is None else context.Queue
         start = threading.Thread if context is None else context.Process
