@@ -49,6 +49,13 @@ def _available_on_mac() -> int | None:
     return int(page[1]) * sum(map(int, pages)) if page and pages else None
 
 
+def processor_flags() -> frozenset[str]:
+    """What Linux says that the processor can do, by its names ("avx2", "amx_bf16"); else none."""
+    lines = _read("/proc/cpuinfo").splitlines()
+    texts = [text for name, _, text in (line.partition(":") for line in lines) if "flags" in name]
+    return frozenset(texts[0].split()) if texts else frozenset()
+
+
 def _read(path: str) -> str:
     try:
         return Path(path).read_text()

@@ -1,12 +1,15 @@
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import bounded
+from tests.conftest import ROOT
 from torchmlx import machine
 from torchmlx.cli import doctor
-from torchmlx.kernels import dispatch, registry
+from torchmlx.kernels import dispatch, native, registry
 
 
 def test_json_has_every_part(torchmlx):
@@ -26,6 +29,37 @@ def test_text_tells_what_json_tells(torchmlx):
     assert report["machine"]["os"] in text and report["cache"] in text
     for item in report["advice"] + report["missing_extras"]:
         assert item["what"] in text and item["mend"] in text
+
+
+def test_the_kernels_instruction_set_and_threads_are_told(monkeypatch):
+    """As forced by the environment, which a process reads once."""
+    if native.obstacle():
+        pytest.skip(f"{native.obstacle()}; make native")
+    command = [sys.executable, "-m", "torchmlx", "doctor"]
+    settings = {"TORCHMLX_CPU_ISA": "portable", "TORCHMLX_NUM_THREADS": "3"}
+    told = bounded.run(command, env={**os.environ, **settings}, cwd=ROOT).stdout
+    (line,) = [line for line in told.splitlines() if line.startswith("C++ ")]
+    assert line.split(None, 1)[1].startswith("portable, forced by TORCHMLX_CPU_ISA; ")
+    assert line.endswith("; 3 threads")
+    assert doctor.describe_native()["instruction_sets"][-1] == "portable"
+
+
+@pytest.mark.parametrize(
+    ("sets", "flags", "told"),
+    [
+        (["amx", "avx512bf16"], "amx_bf16", "it computes what it should"),
+        (["avx512bf16"], "avx512f amx_bf16", "the system does not grant it"),
+        (["avx2"], "avx2", "this processor has none"),
+    ],
+)
+def test_what_is_told_of_amx(monkeypatch, sets, flags, told):
+    monkeypatch.setattr(machine, "_read", lambda path: f"model name\t: x\nflags\t\t: {flags}\n")
+    assert doctor._amx(sets).startswith(told)
+
+
+def test_without_the_extension_the_reason_is_told(monkeypatch):
+    monkeypatch.setattr(native, "load", lambda: (None, "no C++ extension is built"))
+    assert "no C++ extension" in doctor._native_line(doctor.describe_native())
 
 
 def test_kernels_list_json_and_table_agree(torchmlx):

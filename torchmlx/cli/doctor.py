@@ -58,6 +58,7 @@ def examine() -> dict:
             "memory_available": machine.memory_available(),
         },
         "device": device,
+        "native": describe_native(),
         "kernels": kernels.collect(),
         "cache": str(machine.cache_root()),
         "settings": {k: v for k, v in sorted(os.environ.items()) if k.startswith("TORCHMLX_")},
@@ -85,6 +86,30 @@ def describe_device() -> dict[str, str | int]:
 
     kind = "metal" if mx.metal.is_available() else "cuda" if mx.cuda.is_available() else "cpu"
     return {"kind": kind, **mx.device_info()}
+
+
+def describe_native() -> dict:
+    """The C++ kernels: instruction sets best first, the one in use and why, AMX, threads."""
+    module, reason = native.load()
+    if module is None:
+        return {"loaded": False, "why_not": reason}
+    return {
+        "loaded": True,
+        "instruction_set": module.instruction_set(),
+        "instruction_sets": module.instruction_sets(),
+        "forced": bool(os.environ.get("TORCHMLX_CPU_ISA")),
+        "amx": _amx(module.instruction_sets()),
+        "threads": module.threads(),
+    }
+
+
+def _amx(sets: list[str]) -> str:
+    """Whether AMX can be used; the kernels try its instructions before they are used."""
+    if "amx" in sets:
+        return "it computes what it should"
+    if "amx_bf16" in machine.processor_flags():
+        return "the system does not grant it, or it computes wrong results; AVX-512 serves"
+    return "this processor has none"
 
 
 def advise(kind: str) -> list[dict[str, str]]:
@@ -134,6 +159,7 @@ def _print(report: dict) -> None:
         ("system", f"{host['os']}, {host['cores']} cores"),
         ("memory", f"{terminal.size(host['memory_total'])}, available {free}"),
         ("device", f"{device['kind']}: {device['device_name']} ({device['architecture']})"),
+        ("C++", _native_line(report["native"])),
         ("cache", report["cache"]),
         ("settings", " ".join(f"{k}={v}" for k, v in report["settings"].items()) or "none"),
     ]
@@ -144,3 +170,15 @@ def _print(report: dict) -> None:
     for title, key in (("slow here", "advice"), ("not installed", "missing_extras")):
         for item in report[key]:
             print(f"\n{title}: {item['what']}\n  mend: {item['mend']}")
+
+
+def _native_line(found: dict) -> str:
+    if not found["loaded"]:
+        return f"not in use: {found['why_not']}"
+    why = "forced by TORCHMLX_CPU_ISA" if found["forced"] else "the best here"
+    threads = found["threads"]
+    return (
+        f"{found['instruction_set']}, {why}; "
+        f"this machine runs {', '.join(found['instruction_sets'])}; "
+        f"AMX: {found['amx']}; {threads} thread{'s' if threads > 1 else ''}"
+    )
