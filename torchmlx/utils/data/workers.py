@@ -1,8 +1,8 @@
 """Workers that make batches ahead of time: threads, or processes where a context is given.
 
-Threads are the default: a sample need not be pickled, and a fork copies locks that other threads may
-hold. Each worker has torch's numbers of its own: its generator is
-seeded with the loader's seed plus its number, as torch seeds a worker process.
+Threads are the default: a sample need not be pickled, and a fork copies locks that other threads
+may hold. Each worker has torch's numbers of its own: its generator is seeded with the loader's seed
+plus its number, as torch seeds a worker process.
 """
 
 from __future__ import annotations
