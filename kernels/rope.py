@@ -24,6 +24,8 @@ def reference(
 ) -> np.ndarray:
     """In float64, element by element; only the angles are products in float32, as specified."""
     asked = Form(**form)
+    if x.size == 0:
+        return np.array(x, np.float64)
     batch, heads, tokens = axes(x.shape, asked.heads_last)
     if frequencies is not None:
         assert positions is not None

@@ -221,7 +221,8 @@ class Spec:
     fill: "normal" (standard normal times `scale`), "specials" (normal, with rows of -inf, and
         rows holding NaN, +inf and -inf), or a function (generator, shape) -> values.
     layout: "contiguous", "transposed" (last two axes swapped in memory), "offset" (starts one
-        element into its buffer) or "strided" (every other element of a buffer).
+        element into its buffer), "strided" (every other element of a buffer) or "reversed"
+        (the first axis runs backwards in memory).
     """
 
     shape: tuple[int, ...]
@@ -264,6 +265,8 @@ def _in_layout(x: mx.array, layout: str) -> mx.array:
         return mx.concatenate([mx.zeros((1,), x.dtype), x.flatten()])[1:].reshape(x.shape)
     if layout == "strided":
         return mx.repeat(x, 2, axis=-1)[..., ::2]
+    if layout == "reversed":
+        return mx.contiguous(x[::-1])[::-1]
     return x
 
 

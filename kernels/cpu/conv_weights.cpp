@@ -97,6 +97,9 @@ class Groups {
 
   // Whole vectors are written: what is too much is overwritten next, or belongs to no piece.
   void pack_image(uint32_t* to, int64_t first, int64_t steps, const Strips& strips) const {
+    if (steps == 0) {
+      return;  // no pixels, of which the first has no place
+    }
     Pixel pixel = image_.pixel(first);
     for (int64_t step = 0; step < steps; ++step, pixel.next(p_.out), to += COLUMNS) {
       image_.meet_all(pixel, strips.pieces, strips.count, [&](int i, const T* from) INLINE_LAMBDA {
@@ -197,6 +200,9 @@ class Depthwise {
 }  // namespace
 
 void conv_weights(const ConvWeights& p) {
+  if (p.of.columns == 0) {
+    return;
+  }
   with_type(p.of.type, [&](auto zero) {
     using T = decltype(zero);
     if (p.of.groups == p.of.channels && p.of.groups == p.of.columns && !p.of.upsample) {

@@ -117,6 +117,9 @@ class Panel {
   void multiply(int64_t column, int64_t columns) {
     auto* packed_b = static_cast<uint32_t*>(scratch(PANEL_PACKED, 4 * COLUMNS * steps_in(0)));
     auto* sums = static_cast<float*>(scratch(PANEL_SUMS, 4 * COLUMNS * rows_));
+    for (int64_t i = 0; k_ == 0 && i < COLUMNS * rows_; ++i) {
+      sums[i] = 0.0f;
+    }
     typename Weights::Strip weights(weights_, column, columns);
     for (int64_t begin = 0; begin < k_; begin += block_) {
       int64_t steps = steps_in(begin);

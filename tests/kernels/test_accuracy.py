@@ -54,7 +54,7 @@ def test_specials_agree_with_themselves():
     assert np.isnan(to_numpy(x)).any(axis=1).tolist() == [False] * 3 + [True] * 2 + [False]
 
 
-@pytest.mark.parametrize("layout", ["transposed", "offset", "strided"])
+@pytest.mark.parametrize("layout", ["transposed", "offset", "strided", "reversed"])
 def test_layouts_keep_the_values(layout):
     plain = Spec((4, 6)).make(np.random.default_rng(3), "float32")
     laid = Spec((4, 6), layout=layout).make(np.random.default_rng(3), "float32")

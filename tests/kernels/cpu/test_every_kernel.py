@@ -1,8 +1,12 @@
 """What has to hold for each C++ kernel: any number of threads, two threads of Python, two streams,
-no memory kept. Its largest cases stand for a kernel.
+any layout in memory, sizes of zero, no memory kept. The registry's cases say with which arguments.
 """
 
+import ctypes
+import gc
+import sys
 import threading
+from dataclasses import replace
 from functools import cache
 
 import mlx.core as mx
@@ -11,13 +15,18 @@ import pytest
 
 from tests.bounded import join
 from torchmlx.kernels import registry
-from torchmlx.kernels.accuracy import to_numpy
+from torchmlx.kernels.accuracy import bound, judge, to_numpy
 from torchmlx.kernels.dispatch import use
 
 KERNELS = [kernel for name in registry.names() if (kernel := registry.get(name)).cpu]
 
-# Cases of a kernel, and the most operations or bytes of one.
+# Cases of a kernel where the largest stand for it, and the most operations or bytes of one.
 CASES, MOST = 3, 5e7
+
+# The same where each case counts.
+SMALL = 2e6
+
+LAYOUTS = ("offset", "strided", "transposed", "reversed")
 
 
 def size(case, kernel, dtype="float32"):
@@ -114,6 +123,75 @@ def test_two_streams_in_one_graph(extension, kernel):
         same(want, result, "float32")
 
 
+def laid(case, layout):
+    """The same values, each array in that layout as far as it has the axes."""
+    axes = {"transposed": 2, "offset": 0}.get(layout, 1)
+    arrays = {
+        name: spec and replace(spec, layout=layout if len(spec.shape) >= axes else "contiguous")
+        for name, spec in case.arrays.items()
+    }
+    return replace(case, arrays=arrays)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_layout_gives_the_same(extension, kernel, dtype):
+    """Misaligned by one element, every other element, axes swapped, axes reversed."""
+    for case in kernel.cases:
+        if size(case, kernel) > SMALL:
+            continue
+        with use("cpu"):
+            want = call(kernel, case, laid(case, "contiguous").make(dtype))
+            for layout in LAYOUTS:
+                same(want, call(kernel, case, laid(case, layout).make(dtype)), dtype)
+
+
+def emptied(case):
+    """The case without each size in turn: wherever it stands there is 0 instead."""
+    specs = [spec for spec in case.arrays.values() if spec]
+    for gone in sorted({n for spec in specs for n in spec.shape}):
+        arrays = {
+            name: spec and replace(spec, shape=tuple(n if n != gone else 0 for n in spec.shape))
+            for name, spec in laid(case, "contiguous").arrays.items()
+        }
+        fill = {name: "normal" for name, spec in arrays.items() if spec and spec.fill == "specials"}
+        yield replace(
+            case, arrays={k: v and replace(v, fill=fill.get(k, v.fill)) for k, v in arrays.items()}
+        )
+
+
+def poison(results):
+    """Leave NaN in the memory that results of these shapes will be given."""
+    mx.eval([mx.full(result.shape, mx.nan) for result in results])
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+def test_sizes_of_zero(extension, kernel, dtype):
+    """Where the reference has a value, ours is that or a refusal of our own; never a crash."""
+    compared = 0
+    for case in (each for one in kernel.cases for each in emptied(one)):
+        try:
+            arrays = case.make(dtype)
+            with np.errstate(all="ignore"):
+                want = kernel.reference(*map(to_numpy, arrays), **case.keywords)
+        except (ValueError, IndexError, ZeroDivisionError):
+            continue  # no such problem
+        want = want if isinstance(want, tuple) else (want,)
+        poison(want)
+        try:
+            with use("cpu"):
+                got = call(kernel, case, arrays)
+        except ValueError as refusal:
+            assert not str(refusal).startswith("["), refusal  # as MLX begins: that is no check
+            continue
+        for one, other in zip(got, want, strict=True):
+            assert judge(one, other, bound(kernel.nmse, one.dtype)).fault == "", case.label
+        compared += 1
+    assert compared
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_calls_keep_no_memory(extension, kernel):
     """The smallest case, over and over: MLX's count of bytes in use returns to what it was."""
@@ -128,3 +206,46 @@ def test_calls_keep_no_memory(extension, kernel):
             mx.eval(call(kernel, case, arrays))
         mx.synchronize()
     assert mx.get_active_memory() <= before
+
+
+class Used(ctypes.Structure):
+    """struct mallinfo2 of the C library; malloc_info(3)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks"),
+            *("fordblks", "keepcost"),
+        )
+    ]
+
+
+def allocated() -> int:
+    """Bytes that the process has from malloc and has not given back."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        pytest.skip("platform: needs glibc 2.33")
+    ask.restype = Used
+    used = ask()
+    return used.uordblks + used.hblkhd
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_10_000_short_calls_leak_no_memory(extension, kernel):
+    """Bytes of malloc, Python's blocks, MLX's arrays; also of inputs that have to be copied."""
+    case = min(kernel.cases, key=lambda case: size(case, kernel))
+    inputs = [laid(case, layout).make("bfloat16") for layout in ("contiguous", "reversed")]
+
+    def calls(count):
+        with use("cpu"):
+            for i in range(count):
+                mx.eval(call(kernel, case, inputs[i % 2]))
+        mx.synchronize()
+        gc.collect()
+        return allocated(), sys.getallocatedblocks(), mx.get_active_memory()
+
+    before = calls(2_000)
+    grown = [after - then for after, then in zip(calls(10_000), before, strict=True)]
+    # Less than ten bytes and a hundredth of a block a call.
+    assert grown[0] < 100_000 and grown[1] < 100 and grown[2] <= 0, grown
