@@ -19,6 +19,8 @@ from torchmlx.kernels.gemv import linear
 from torchmlx.kernels.matmul import matmul
 from torchmlx.kernels.softmax import softmax
 
+ROOT = Path(__file__).parents[3]
+
 
 def random(*shape, seed=0):
     return mx.array(np.random.default_rng(seed).standard_normal(shape, np.float32))
@@ -130,6 +132,21 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_child_of_fork_computes_on_a_new_stream(extension):
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_every_kernel_in_children_of_fork(extension):
+    done = bounded.run([sys.executable, "-m", "tests.kernels.cpu.forks"], cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [(), ("--one-core",)], ids=["all cores", "one core"])
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_stress(extension, threads, place):
+    options = ("--seconds", "4", "--threads", str(threads), *place)
+    done = bounded.run([sys.executable, "-m", "tests.kernels.cpu.stress", *options], cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_lazy_and_compiled(extension):
