@@ -1,5 +1,5 @@
-"""What torch's argument parser does for many operations: NumPy's names for arguments, `out=`, one
-or many dims.
+"""What torch's argument parser does for many operations: NumPy's names for arguments, one or many
+dims.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 
 from ..core import dtype as dtypes
 from ..core.layout import wrap_dim, wrap_dims
-from ..core.op import _store
 
 _TORCH_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 
@@ -27,17 +26,6 @@ def numpy_names(function):
         return function(*args, **kwargs)
 
     return renamed
-
-
-def takes_out(function):
-    """Give a function on Tensors torch's `out=`: a tensor, or a tuple of them."""
-
-    @functools.wraps(function)
-    def called(*args, out=None, **kwargs):
-        result = function(*args, **kwargs)
-        return result if out is None else _store(out, result)
-
-    return called
 
 
 def reduced_axes(dim, ndim: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from ..core import layout
 from ..core.layout import wrap_dim, wrap_dims
 from ..core.op import composite, op, view
 from ..core.tensor import Tensor, from_array
-from ._calling import host, numpy_names, takes_out
+from ._calling import host, numpy_names
 from .creation import made
 from .shape import cat, sizes, sliced, stack
 
@@ -328,7 +328,6 @@ _atleast("atleast_3d", _to_3d)
 
 
 @composite(at=function)
-@takes_out
 def hstack(tensors):
     """Joined along the second dimension (the first of vectors). torch.hstack."""
     tensors = [_to_1d(t) for t in tensors]
@@ -336,21 +335,18 @@ def hstack(tensors):
 
 
 @composite(at=function, aliases=("row_stack",))
-@takes_out
 def vstack(tensors):
     """Joined along the first dimension, vectors as rows. torch.vstack."""
     return cat([_to_2d(t) for t in tensors], 0)
 
 
 @composite(at=function)
-@takes_out
 def dstack(tensors):
     """Joined along the third dimension. torch.dstack."""
     return cat([_to_3d(t) for t in tensors], 2)
 
 
 @composite(at=function)
-@takes_out
 def column_stack(tensors):
     """Joined along the second dimension, vectors as columns. torch.column_stack."""
     return cat([t.reshape(-1, 1) if t.ndim < 2 else t for t in tensors], 1)
@@ -488,7 +484,6 @@ _scattered("diagonal_scatter", lambda x, *a, **k: x.diagonal(*a, **k))
 
 
 @composite(at=function)
-@takes_out
 def vander(x, N=None, increasing=False):
     """Powers of x as columns, the highest first. torch.vander."""
     n = len(x) if N is None else N

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 
 from ..core.op import composite
-from ._calling import takes_out
 from .special import bessel_i, register
 
 # J_m is an integral over [0, pi] that the trapezoidal rule gives to all digits (DLMF 10.9.2), a sum
@@ -95,7 +94,6 @@ def _register(name: str, function) -> None:
     computed = register(name, function, at=(), half=False)
 
     @composite("special." + name, at=("special",))
-    @takes_out
     def bessel(input):
         return computed(input.detach())
 

@@ -15,6 +15,7 @@ from ..core.device import device
 from ..core.dtype import dtype
 from ..core.layout import wrap_dim
 from ..core.op import checked_number, composite
+from ..core.overlap import check_apart
 from ..core.record import computed
 from ..core.storage import UntypedStorage
 from ..core.tensor import Tensor, check_leaf_write, from_array
@@ -212,6 +213,8 @@ def copy_(self, src, non_blocking=False):
     check_leaf_write(self)
     if not isinstance(src, Tensor):  # wraps around where fill_ refuses
         src = from_array(_number(src), self.device)
+    elif src._cell is self._cell:
+        check_apart(self, (src,))
     array = mx.contiguous(cast_array(src._read(), src.dtype, self.dtype))
     shape = tuple(self.shape)
     if array.shape != shape:
@@ -235,7 +238,8 @@ def fill_(self, value):
                 f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} "
                 "dimensions."
             )
-        self._fill(cast_array(value._read(), value.dtype, self.dtype), value)
+        number = cast_array(value._read(), value.dtype, self.dtype)
+        self._write(mx.broadcast_to(number, self.shape), value)
         return self
     if not isinstance(value, (bool, int, float, complex, np.generic)):
         raise TypeError(f"fill_() takes a number or a 0-dim Tensor, not {type(value).__name__}")

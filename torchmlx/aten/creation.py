@@ -242,11 +242,11 @@ def _size_of(name: str, size: tuple, kwargs: dict) -> tuple[int, ...]:
 def _constant(name: str, value):
     @composite(name, at=function)
     def constant(
-        *size, out=None, dtype=None, layout=None, device=None, requires_grad=False,
+        *size, dtype=None, layout=None, device=None, requires_grad=False,
         pin_memory=False, memory_format=None, names=None, **kwargs,
     ):  # fmt: skip
         result = _full(_size_of(name, size, kwargs), value, dtype, device, requires_grad)
-        return result if out is None else out.copy_(result)
+        return result
 
     @composite(name + "_like", at=function)
     def like(
@@ -306,7 +306,6 @@ def full(
     size,
     fill_value,
     *,
-    out=None,
     dtype=None,
     layout=None,
     device=None,
@@ -317,7 +316,7 @@ def full(
     number = _fill_number(fill_value)
     dtype = dtype or (fill_value.dtype if isinstance(fill_value, Tensor) else None)
     result = _full(sizes((size,)), number, _fill_dtype(number, dtype), device, requires_grad)
-    return result if out is None else out.copy_(result)
+    return result
 
 
 @composite(at=function)
@@ -368,7 +367,6 @@ def arange(
     end=None,
     step=1,
     *,
-    out=None,
     dtype=None,
     layout=None,
     device=None,
@@ -395,7 +393,7 @@ def arange(
     else:
         array = start + np.arange(count, dtype=np.float64) * step
     result = made(_from_ndarray(np.asarray(array)), dtype, device, requires_grad)
-    return result if out is None else out.copy_(result)
+    return result
 
 
 @composite(at=function)
@@ -404,7 +402,6 @@ def linspace(
     end,
     steps,
     *,
-    out=None,
     dtype=None,
     device=None,
     requires_grad=False,
@@ -444,7 +441,6 @@ def eye(
     n,
     m=None,
     *,
-    out=None,
     dtype=None,
     device=None,
     requires_grad=False,

@@ -11,6 +11,7 @@ import math
 import mlx.core as mx
 import numpy as np
 
+from ..core import dtype as dtypes
 from ..core.op import composite, op
 from ._calling import is_float, torch_name
 from .pointwise import BITS, in_float32, is_negative, not_bool, with_sign
@@ -240,3 +241,14 @@ def float_power(input, exponent):
     """input ** exponent in float64. torch.float_power."""
     wide = [x.double() if hasattr(x, "double") else x for x in (input, exponent)]
     return wide[0] ** wide[1]
+
+
+@composite("Tensor.float_power_", at=("Tensor",))
+def _float_power_(self, exponent):
+    """In-place `float_power`, of a float64 tensor. Tensor.float_power_."""
+    if self.dtype is not dtypes.float64:
+        raise RuntimeError(
+            f"the base given to float_power_ has dtype {self.dtype.torch_name} but the "
+            "operation's result requires dtype Double"
+        )
+    return self.pow_(exponent)

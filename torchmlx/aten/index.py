@@ -16,6 +16,7 @@ from ..core import device as devices
 from ..core import dtype as dtypes
 from ..core import layout, views
 from ..core.op import checked_number, composite
+from ..core.overlap import check_apart, in_rounds
 from ..core.record import computed, needed, snapshot
 from ..core.tensor import Tensor, check_leaf_write, from_array
 from ._calling import host
@@ -377,17 +378,20 @@ def setitem(x: Tensor, index, value) -> None:
     target, rest = basic(x, _items(index))
     source = value if isinstance(value, Tensor) else None
     if all(i is None for i in rest):
+        if source is not None and source.shape == target.shape:
+            check_apart(target, (source,))
         target._write(_broadcast_value(_values(value, x), target), source)
         return
     plan = _Plan(target, rest)
     mask = _whole_mask(target, rest)
     number = not isinstance(value, Tensor) or value.numel() == 1
     if mask is not None and number:
-        _assign(target, lambda a, v: mx.where(mask, mx.reshape(v, ()), a), value)
+        _assign(target, lambda a, v: mx.where(mask, mx.reshape(v, ()), a), value, "masked_fill")
         return
     if isinstance(value, Tensor):
         _same_dtype(x, value)
-    _assign(target, plan.put, value)
+        check_apart(target, (value, *plan.indices), wholly=True)
+    _assign(target, plan.put, value, "index_put")
 
 
 def _same_dtype(x: Tensor, values: Tensor) -> None:
@@ -399,14 +403,19 @@ def _same_dtype(x: Tensor, values: Tensor) -> None:
         )
 
 
-def _assign(target: Tensor, put, value) -> None:
-    """Overwrite target with put(its array, value's array)."""
+def _assign(target: Tensor, put, value, name: str) -> None:
+    """Overwrite target with put(its array, value's array), as the method NAME_ does."""
     if not isinstance(value, Tensor):
         value = from_array(_values(value, target), target.device, target.dtype)
     before = snapshot(target) if needed((target, value)) else target
     dtypes_ = value.dtype, target.dtype
-    result = computed("index_put", lambda a, v: put(a, cast_array(v, *dtypes_)), before, value)
-    target._write(result._read(), result, fresh=True)
+
+    def compute() -> Tensor:
+        return computed("index_put", lambda a, v: put(a, cast_array(v, *dtypes_)), before, value)
+
+    if target._strides is None or before is not target or not in_rounds(name, target, compute):
+        result = compute()
+        target._write(result._read(), result, fresh=True)
 
 
 def _values(value, x: Tensor) -> mx.array:

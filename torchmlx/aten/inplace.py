@@ -1,17 +1,13 @@
-"""Methods that change a tensor without a table entry of their own: shape changes, comparisons,
-memory hints.
-"""
+"""Methods that change a tensor without a table entry of their own: shape changes, memory hints."""
 
 from __future__ import annotations
-
-import mlx.core as mx
-import numpy as np
 
 from ..core import dtype as dtypes
 from ..core import modes
 from ..core.op import TABLE, composite
+from ..core.outs import resize
 from ..core.tape import set_history
-from ..core.tensor import Tensor, check_leaf_write, from_array
+from ..core.tensor import Tensor, check_leaf_write
 from .places import check_flat, require_tensors
 from .shape import sizes
 
@@ -38,34 +34,12 @@ for _name in ("t", "transpose", "squeeze", "unsqueeze", "swapaxes", "swapdims", 
     _becomes_view(_name)
 
 
-def _compares(name: str) -> None:
-    """x.NAME_(other): the truth values, in the tensor's own dtype."""
-
-    @composite(name + "_", at=method)
-    def changed(self, *args):
-        return self.copy_(TABLE[name].call(self, *args))
-
-    changed.__doc__ = f"In-place `{name}`, in the tensor's own dtype. Tensor.{name}_."
-
-
-for _name in (
-    "eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater",
-    "greater_equal", "logical_and", "logical_or", "logical_xor", "logical_not",
-):  # fmt: skip
-    _compares(_name)
-
-
 @composite(at=method)
 def resize_(self, *size, memory_format=None):
-    """Another shape over the same elements; new ones are zero. Tensor.resize_."""
+    """Another shape over the same storage; new elements are zero. Tensor.resize_."""
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
-    shape = sizes(size)
-    flat = mx.reshape(self._read(), (-1,))
-    count = int(np.prod(shape, dtype=np.int64))
-    if count > flat.size:
-        flat = mx.concatenate([flat, mx.zeros((count - flat.size,), flat.dtype)])
-    self._adopt(from_array(mx.reshape(flat[:count], shape), self.device, self.dtype))
+    resize(self, sizes(size))
     return self
 
 

@@ -10,7 +10,7 @@ from .pointwise import binary, is_integer, not_complex, unary
 
 
 def _comparison(name, function, *aliases):
-    @op(name, promote="input other", pointwise=True, aliases=aliases)
+    @op(name, promote="input other", inplace=True, aliases=aliases)
     def compare(input, other):
         if name not in ("eq", "ne"):
             not_complex(input, name)
@@ -31,7 +31,7 @@ for _name, _function, *_aliases in (
 
 
 def _logical(name, function):
-    @op(name, pointwise=True)
+    @op(name, inplace=True)
     def logical(input, other):
         return function(input, other)
 
@@ -43,7 +43,7 @@ _logical("logical_or", mx.logical_or)
 _logical("logical_xor", lambda a, b: (a != 0) != (b != 0))
 
 
-@op(pointwise=True)
+@op(inplace=True)
 def logical_not(input):
     """True where the input is zero. torch.logical_not."""
     return mx.logical_not(input)

@@ -41,7 +41,7 @@ def _x(shape) -> str:
     return "x".join(map(str, shape))
 
 
-@op()
+@op(at=("torch", "Tensor", "linalg"))
 def matmul(input, other):
     """Matrix product with broadcast batch dimensions; vectors as in torch. torch.matmul."""
     if input.ndim == 0 or other.ndim == 0:
@@ -251,7 +251,7 @@ def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
 
 
 @composite(at=("torch", "linalg"), aliases=("chain_matmul",))
-def multi_dot(*matrices, out=None):
+def multi_dot(*matrices):
     """The product of several matrices, associated from the left. torch.linalg.multi_dot."""
     if len(matrices) == 1 and isinstance(matrices[0], (list, tuple)):
         matrices = matrices[0]
@@ -262,7 +262,7 @@ def multi_dot(*matrices, out=None):
 
 
 @composite(at=("torch",))
-def tensordot(a, b, dims=2, out=None):
+def tensordot(a, b, dims=2):
     """Products summed over dims of a and dims of b (or the last and first `dims`).
 
     torch.tensordot.

@@ -174,7 +174,7 @@ _norm("nuclear_norm", "nuc")
 
 @composite("range", at=("torch",))
 def range_(
-    start=0, end=None, step=1, *, out=None, dtype=None, layout=None, device=None,
+    start=0, end=None, step=1, *, dtype=None, layout=None, device=None,
     requires_grad=False, pin_memory=False,
 ):  # fmt: skip
     """start, start + step, ... up to end, which counts. torch.range."""
@@ -185,8 +185,6 @@ def range_(
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     values = start + np.arange(math.floor((end - start) / step) + 1) * step
     result = TABLE["tensor"].call(values, dtype=dtype or dtypes.get_default_dtype(), device=device)
-    if out is not None:
-        return out.resize_(result.shape).copy_(result)
     return result.requires_grad_() if requires_grad else result
 
 

@@ -15,7 +15,6 @@ from ._calling import (
     is_float,
     numpy_names,
     reduced_axes,
-    takes_out,
     torch_name,
     wide,
 )
@@ -115,7 +114,6 @@ def linalg_norm(A, ord=None, dim=None, keepdim=False, *, dtype=None):
 
 
 @composite()
-@takes_out
 @numpy_names
 def norm(input, p="fro", dim=None, keepdim=False, dtype=None):
     """The p-norm over dims (all by default), "fro", or "nuc" of matrices. torch.norm."""

@@ -88,10 +88,10 @@ def _sub(input, other, alpha=1):
 
 
 @composite(aliases=("subtract",), inplace=True)
-def sub(input, other, *, alpha=1, out=None):
+def sub(input, other, *, alpha=1):
     """input - alpha * other; not for bool, as in torch. torch.sub."""
     _no_bools(input, other)
-    return _sub(input, other, alpha, out=out)
+    return _sub(input, other, alpha)
 
 
 def _scaled(input, other, alpha):
@@ -165,16 +165,16 @@ def _div_rounded(input, other, rounding_mode):
 
 
 @composite(aliases=("divide",), inplace=True)
-def div(input, other, *, rounding_mode=None, out=None):
+def div(input, other, *, rounding_mode=None):
     """Quotient; rounding_mode None (true division), "floor" or "trunc". torch.div."""
     if rounding_mode is None:
-        return true_divide(input, other, out=out)
+        return true_divide(input, other)
     if rounding_mode not in ("floor", "trunc"):
         raise RuntimeError(
             "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
             f"'{rounding_mode}'"
         )
-    return _div_rounded(input, other, rounding_mode, out=out)
+    return _div_rounded(input, other, rounding_mode)
 
 
 @arithmetic()
@@ -231,15 +231,15 @@ def _pow(input, exponent):
 
 
 @composite(inplace=True)
-def pow(input, exponent, *, out=None):
+def pow(input, exponent):
     """input ** exponent. Negative integer powers of integers are an error. torch.pow."""
     if not isinstance(exponent, Tensor):
         if _is_integral(input) and isinstance(exponent, int) and exponent < 0:
             raise RuntimeError("Integers to negative integer powers are not allowed.")
         checked_number(exponent, result_type(input, exponent))
         if exponent == 0.5 and input.dtype in (dtypes.float32, dtypes.float64, dtypes.bfloat16):
-            return input.sqrt() if out is None else out.copy_(input.sqrt())
-    return _pow(input, exponent, out=out)
+            return input.sqrt()
+    return _pow(input, exponent)
 
 
 def _is_integral(x) -> bool:
@@ -295,14 +295,14 @@ def _addcdiv(input, tensor1, tensor2, value=1):
 
 
 @composite(inplace=True)
-def addcdiv(input, tensor1, tensor2, *, value=1, out=None):
+def addcdiv(input, tensor1, tensor2, *, value=1):
     """input + value * tensor1 / tensor2; floating point only. torch.addcdiv."""
     if all(t.dtype.category < dtypes.FLOAT for t in (tensor1, tensor2)):
         raise RuntimeError(
             "Integer division with addcdiv is no longer supported, and in a future  release "
             "addcdiv will perform a true division of tensor1 and tensor2."
         )
-    return _addcdiv(input, tensor1, tensor2, value, out=out)
+    return _addcdiv(input, tensor1, tensor2, value)
 
 
 def _times(x, value):

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.op import composite, op
 from ..core.tensor import Tensor
-from ._calling import from_host, host, takes_out, torch_name
+from ._calling import from_host, host, torch_name
 from .pointwise import HALF
 
 
@@ -34,7 +34,6 @@ def _register(name: str, first: Callable, step: Callable) -> None:
             return from_host(_values(first, step, x, np.trunc(degree))).astype(input.dtype)
 
     @composite("special." + name, at=("special",))
-    @takes_out
     def polynomial(input, n):
         return of_arrays(*(a.detach() if isinstance(a, Tensor) else a for a in (input, n)))
 

@@ -23,7 +23,6 @@ from ._calling import (
     reduce_axes,
     reduced_axes,
     reduced_shape,
-    takes_out,
     to_float,
     torch_name,
     wide,
@@ -280,7 +279,6 @@ def _valued(name: str, whole, elementwise):
         return return_types.make(name, values, index)
 
     @composite(name)
-    @takes_out
     @numpy_names
     def extreme(input, dim=None, keepdim=False, *, other=None):
         if other is not None or isinstance(dim, Tensor):

@@ -16,10 +16,10 @@ from ..core import device as devices
 from ..core import dtype as dtypes
 from ..core import layout
 from ..core.op import TABLE, composite
+from ..core.outs import takes_out
 from ..core.tensor import Tensor, check_leaf_write, from_array
-from ._calling import host, takes_out
+from ._calling import host
 from .convert import contiguous_format
-from .shape import sizes
 
 method = ("Tensor",)
 function = ("torch",)
@@ -59,6 +59,9 @@ def uniform_(self, from_=0.0, to=1.0, *, generator=None, **kwargs):
         raise RuntimeError(
             f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}"
         )
+    if self.dtype.is_complex:
+        TABLE["view_as_real"].call(self).uniform_(low, high, generator=generator)
+        return self
 
     def draw(g, n):
         if self.dtype is dtypes.float64:
@@ -108,13 +111,18 @@ def _bounds_of(kind) -> int:
 
 
 def _check_range(kind, low: int, high: int) -> None:
-    if kind.category != dtypes.INTEGER:
+    if kind.is_complex:
+        raise RuntimeError(
+            "check_random_bounds handles only integral, floating-point and boolean types"
+        )
+    if kind.category == dtypes.FLOAT:
         return
-    limits, name = dtypes.iinfo(kind), {"uint8": "unsigned char", "int8": "signed char"}
-    spelled = name.get(kind.name, kind.name)
-    if not limits.min <= low <= limits.max:
+    whole = kind is not dtypes.bool_
+    least, most = (dtypes.iinfo(kind).min, dtypes.iinfo(kind).max) if whole else (0, 1)
+    spelled = {"uint8": "unsigned char", "int8": "signed char"}.get(kind.name, kind.name)
+    if not least <= low <= most:
         raise RuntimeError(f"from is out of bounds for {spelled}")
-    if not limits.min <= high - 1 <= limits.max:
+    if not least <= high - 1 <= most:
         raise RuntimeError(f"to - 1 is out of bounds for {spelled}")
 
 
@@ -275,16 +283,11 @@ def log_normal_(self, mean=1.0, std=2.0, *, generator=None):
 
 def _filled(name: str, fill: str, doc: str):
     """torch.NAME(*size) and torch.NAME_like(input), filled by a method."""
-    empty, empty_like = TABLE["empty"].call, TABLE["empty_like"].call
+    empty_like = TABLE["empty_like"].call
 
     @composite(name, at=function)
-    def made(*size, generator=None, out=None, requires_grad=False, **kwargs):
-        if out is not None:
-            shape = sizes(size or (kwargs["size"],))
-            return getattr(out if out.shape == shape else out.resize_(shape), fill)(
-                generator=generator
-            )
-        result = getattr(empty(*size, **kwargs), fill)(generator=generator)
+    def made(*size, generator=None, requires_grad=False, **kwargs):
+        result = getattr(_empty(*size, **kwargs), fill)(generator=generator)
         return result.requires_grad_() if requires_grad else result
 
     @composite(name + "_like", at=function)
@@ -296,6 +299,8 @@ def _filled(name: str, fill: str, doc: str):
     like.__doc__ = f"{doc}, in the shape of `input`. torch.{name}_like."
 
 
+# What is given as `out=` is filled itself, in the order of its memory.
+_empty = takes_out("empty", TABLE["empty"].call)
 _filled("rand", "uniform_", "Numbers even over [0, 1)")
 _filled("randn", "normal_", "Standard normal numbers")
 
@@ -316,7 +321,7 @@ def _limits(args: tuple, kwargs: dict, more: int):
 
 
 @composite(at=function)
-def randint(*args, generator=None, out=None, dtype=None, requires_grad=False, **kwargs):
+def randint(*args, generator=None, dtype=None, requires_grad=False, **kwargs):
     """Whole numbers in [low, high): randint(high, size) or randint(low, high, size).
 
     torch.randint.
@@ -327,9 +332,9 @@ def randint(*args, generator=None, out=None, dtype=None, requires_grad=False, **
         raise RuntimeError(
             f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
         )
-    if out is None:
-        out = TABLE["empty"].call(size, dtype=dtype or dtypes.int64, **kwargs)
-    result = out.random_(low, high, generator=generator)
+    if kwargs.get("out") is None:
+        dtype = dtype or dtypes.int64
+    result = _empty(size, dtype=dtype, **kwargs).random_(low, high, generator=generator)
     return result.requires_grad_() if requires_grad else result
 
 
@@ -342,7 +347,6 @@ def randint_like(input, *args, generator=None, dtype=None, **kwargs):
 
 
 @composite(at=function)
-@takes_out
 def randperm(n, *, generator=None, dtype=dtypes.int64, device=None, requires_grad=False, **_):
     """A random permutation of 0 .. n - 1. torch.randperm."""
     if n < 0:
@@ -362,17 +366,17 @@ def randperm(n, *, generator=None, dtype=dtypes.int64, device=None, requires_gra
 
 
 @composite(at=function)
-@takes_out
-def normal(mean=0.0, std=1.0, size=None, *, generator=None, dtype=None, device=None, **_):
+def normal(mean=0.0, std=1.0, size=None, *, generator=None, dtype=None, device=None, out=None, **_):
     """Normal numbers whose mean and standard deviation are numbers or tensors. torch.normal."""
     given = [v for v in (mean, std) if isinstance(v, Tensor)]
     if not given:
-        empty = TABLE["empty"].call(size, dtype=dtype, device=device)
+        empty = _empty(size, dtype=dtype, device=device, out=out)
         return empty.normal_(mean, std, generator=generator)
     if isinstance(std, Tensor) and bool((std < 0).any()):
         raise RuntimeError("normal expects all elements of std >= 0.0")
     shape = layout.broadcast_shapes(*(v.shape for v in given))
-    result = TABLE["empty"].call(shape, dtype=given[0].dtype, device=given[0].device)
+    kind, where = (given[0].dtype, given[0].device) if out is None else (None, None)
+    result = _empty(shape, dtype=kind, device=where, out=out)
     mean, std = (v.detach() if isinstance(v, Tensor) else v for v in (mean, std))
     if not isinstance(std, Tensor):
         return result.normal_(0.0, std, generator=generator).add_(mean)
@@ -380,17 +384,18 @@ def normal(mean=0.0, std=1.0, size=None, *, generator=None, dtype=None, device=N
 
 
 @composite()
-@takes_out
-def bernoulli(input, p=None, *, generator=None):
+def bernoulli(input, p=None, *, generator=None, out=None):
     """0 or 1, 1 with the probability that `input` (or p) gives. torch.bernoulli."""
     if p is None:
         _must_be_float(input, "bernoulli_tensor_cpu_p_")
-    result = TABLE["empty_like"].call(input, memory_format=contiguous_format)
+    if out is None:
+        result = TABLE["empty_like"].call(input, memory_format=contiguous_format)
+    else:
+        result = _empty(input.shape, out=out)
     return result.bernoulli_(input if p is None else p, generator=generator)
 
 
 @composite()
-@takes_out
 def multinomial(input, num_samples, replacement=False, *, generator=None):
     """Indices drawn from rows of unnormalised probabilities, [n] or [rows, n].
 

@@ -11,7 +11,6 @@ from ..core.op import checked_number, composite
 from ..core.record import computed
 from ..core.tensor import Tensor, from_array
 from . import places as checks
-from ._calling import takes_out
 from .index import assigned, check_bounds
 
 
@@ -50,7 +49,6 @@ def take(input, index):
 
 
 @composite()
-@takes_out
 def gather(input, dim, index, *, sparse_grad=False):
     """out[i][j] = input[index[i][j]][j] for dim 0, and so on. torch.gather."""
     checks.require_tensors("gather", 2, index=index)

@@ -447,7 +447,7 @@ def _concat(arrays, dim):
 
 
 @composite(at=("torch",), aliases=("concat", "concatenate"))
-def cat(tensors, dim=0, *, out=None):
+def cat(tensors, dim=0):
     """Tensors joined along an existing dimension, in their promoted dtype. torch.cat."""
     tensors = list(tensors)
     kept = _joined(tensors)
@@ -470,7 +470,7 @@ def cat(tensors, dim=0, *, out=None):
                     "list."
                 )
     result = _opaque_aware(kept, common, d)
-    return result if out is None else out.copy_(result)
+    return result
 
 
 def _opaque_aware(tensors, common: dtype, dim: int) -> Tensor:
@@ -481,7 +481,7 @@ def _opaque_aware(tensors, common: dtype, dim: int) -> Tensor:
 
 
 @composite(at=("torch",))
-def stack(tensors, dim=0, *, out=None):
+def stack(tensors, dim=0):
     """Tensors of one shape joined along a new dimension. torch.stack."""
     tensors = list(tensors)
     if not tensors:
@@ -493,7 +493,7 @@ def stack(tensors, dim=0, *, out=None):
                 f"entry 0 and {list(x.shape)} at entry {i}"
             )
     d = wrap_dim(dim, tensors[0].ndim + 1)
-    return cat([x.unsqueeze(d) for x in tensors], d, out=out)
+    return cat([x.unsqueeze(d) for x in tensors], d)
 
 
 @composite(at=("Tensor",))

@@ -20,7 +20,6 @@ from ._calling import (
     numpy_names,
     picked,
     reduced_axes,
-    takes_out,
 )
 
 
@@ -55,7 +54,6 @@ def _sort(input, dim, descending):
 
 
 @composite()
-@takes_out
 @numpy_names
 def sort(input, dim=-1, descending=False, stable=False):
     """(values, indices) along dim; always stable. torch.sort."""
@@ -170,7 +168,6 @@ def _median(name: str, position):
         return _at(flat, 0, position(flat, 0), False)[0]
 
     @composite(name)
-    @takes_out
     @numpy_names
     def median(input, dim=None, keepdim=False):
         if input.dtype.category in (dtypes.BOOL, dtypes.COMPLEX):

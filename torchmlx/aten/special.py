@@ -264,13 +264,13 @@ def polygamma(n, input):
     return _polygamma(input, n)
 
 
-@composite("Tensor.polygamma", at=("Tensor",))
+@composite("Tensor.polygamma", at=("Tensor",), inplace=True)
 def _polygamma_method(self, n):
     """The n-th derivative of digamma. Tensor.polygamma."""
     return _polygamma(self, n)
 
 
-@composite(at=everywhere)
+@composite(at=everywhere, inplace=True)
 def mvlgamma(input, p):
     """The logarithm of the multivariate gamma function of dimension p. torch.mvlgamma."""
     if bool((input <= (p - 1) / 2).any()):

@@ -91,6 +91,18 @@ def overlaps(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
     )
 
 
+def repeats(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
+    """Whether two indices may name one element: an expanded dimension, or windows that overlap."""
+    if strides is None or 0 in shape:
+        return False
+    reach = 0  # how far the faster dimensions go
+    for stride, size in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n != 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
 def is_dense(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
     """Non-overlapping and without gaps, in any order of dimensions."""
     if strides is None or 0 in shape:

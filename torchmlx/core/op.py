@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from . import autocast, float8, layout, modes, record
+from . import autocast, float8, layout, modes, outs, overlap, record
 from . import device as devices
 from . import dtype as dtypes
 from .cell import Cell
@@ -188,9 +188,9 @@ def _callable(function: Callable, rule: Rule, name: str) -> Callable:
             result = plain(args)
             if result is not None:
                 return result
-        out = kwargs.pop("out", None) if kwargs else None
-        result = apply(function, rule, name, args, kwargs)
-        return result if out is None else _store(out, result, name)
+        if kwargs and (out := kwargs.pop("out", None)) is not None:
+            return outs.into(out, name, call, args, kwargs)
+        return apply(function, rule, name, args, kwargs)
 
     return functools.wraps(function)(call)
 
@@ -436,46 +436,26 @@ def _combine(higher: dtype | None, lower: dtype | None) -> dtype | None:
     return dtypes.promote_types(higher, lower)
 
 
-def _store(out, result, name: str = "out"):
-    """Write a result into `out=`, which takes the result's shape, as in torch."""
-    if isinstance(result, (tuple, list)):
-        for o, r in zip(out, result, strict=True):
-            _store(o, r, name)
-        return out
-    if record.needed((result, out)):
-        raise RuntimeError(
-            f"{name}(): functions with out=... arguments don't support automatic differentiation, "
-            "but one of the arguments requires grad."
-        )
-    if not dtypes.can_cast(result.dtype, out.dtype):
-        raise RuntimeError(
-            f"result type {result.dtype.torch_name} can't be cast to the desired output type "
-            f"{out.dtype.torch_name}"
-        )
-    if out.shape != result.shape:
-        if out._steps:
-            raise RuntimeError(
-                f"out= is a view of shape {list(out.shape)}, not {list(result.shape)}"
-            )
-        out._strides, out._shape, out._cell.strides = None, None, None
-        out._cell.write(result._read().astype(out.dtype.mx))
-        return out
-    out._write(result._read())
-    return out
-
-
-def _before(target: Tensor, args, kwargs) -> Tensor:
+def _before(name: str, target: Tensor, args, kwargs) -> Tensor:
     """The target as an in-place operation reads it: a snapshot where the tape will keep it."""
     check_leaf_write(target)
-    if record.needed((target, *(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)))):
-        return record.snapshot(target)
-    return target
+    cell, tensors = target._cell, [target]
+    for a in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(a, Tensor):
+            tensors.append(a)
+            if a._cell is cell:
+                overlap.check_in_place(name, target, (a,))
+        elif type(a) is tuple or type(a) is list:
+            overlap.check_in_place(name, target, (t for t in a if isinstance(t, Tensor)))
+    return record.snapshot(target) if record.needed(tensors) else target
 
 
 def _inplace_variant(function: Callable, rule: Rule, name: str) -> Callable:
     def inplace(self, *args, **kwargs):
-        before = _before(self, args, kwargs)
-        return _replace(self, apply(function, rule, name, (before, *args), kwargs))
+        before = _before(name, self, args, kwargs)
+        return _replace(
+            name, self, before, lambda: apply(function, rule, name, (before, *args), kwargs)
+        )
 
     inplace.__name__ = name + "_"
     inplace.__doc__ = f"In-place `{name}`."
@@ -484,15 +464,27 @@ def _inplace_variant(function: Callable, rule: Rule, name: str) -> Callable:
 
 def _inplace_of_composite(function: Callable, name: str) -> Callable:
     def inplace(self, *args, **kwargs):
-        before = _before(self, args, kwargs)
-        return _replace(self, function(before, *args, **kwargs))
+        before = _before(name, self, args, kwargs)
+        return _replace(name, self, before, lambda: function(before, *args, **kwargs))
 
     inplace.__name__ = name + "_"
     inplace.__doc__ = f"In-place `{name}`."
     return inplace
 
 
-def _replace(target: Tensor, result: Tensor) -> Tensor:
+def _replace(name: str, target: Tensor, before: Tensor, compute) -> Tensor:
+    def computed() -> Tensor:
+        return _checked(target, compute())
+
+    alone = target._strides is None or before is not target
+    if alone or not overlap.in_rounds(name, target, computed):
+        result = computed()
+        target._write(result._read(), result, fresh=True)
+    return target
+
+
+def _checked(target: Tensor, result: Tensor) -> Tensor:
+    """The result of an in-place operation, which fits the target."""
     if not dtypes.can_cast(result.dtype, target.dtype):
         raise RuntimeError(
             f"result type {result.dtype.torch_name} can't be cast to the desired output type "
@@ -503,8 +495,7 @@ def _replace(target: Tensor, result: Tensor) -> Tensor:
             f"output with shape {list(target.shape)} doesn't match the broadcast shape "
             f"{list(result.shape)}"
         )
-    target._write(result._read(), result, fresh=True)
-    return target
+    return result
 
 
 def install(namespaces: dict[str, Any]) -> None:
@@ -513,7 +504,12 @@ def install(namespaces: dict[str, Any]) -> None:
         name = entry.name.rpartition(".")[2]  # "linalg.qr" is not torch.qr: its key is qualified
         for place in entry.at:
             owner = namespaces[place]
-            if not (place == "Tensor" and name in vars(owner)):
+            if place == "Tensor":
+                if name not in vars(owner):
+                    setattr(owner, name, entry.call)
+            elif entry.kind == "op" or place in ("F", "ops"):
                 setattr(owner, name, entry.call)
+            else:
+                setattr(owner, name, outs.takes_out(entry.name, entry.call))
             if entry.inplace and place in ("torch", "Tensor"):
                 setattr(owner, name + "_", entry.inplace)

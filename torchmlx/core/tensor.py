@@ -19,6 +19,11 @@ from .device import device
 from .dtype import dtype
 from .layout import Size
 
+MANY_IN_ONE = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single "
+    "memory location. Please clone() the tensor before performing the operation."
+)
+
 
 class Tensor:
     """torch.Tensor on MLX. `tensor.mx` is its mx.array; `torchmlx.from_mx(array)` the way back.
@@ -175,15 +180,12 @@ class Tensor:
         it.
         """
         if self._strides is not None and layout.overlaps(self.shape, self._strides):
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to a "
-                "single memory location. Please clone() the tensor before performing the operation."
-            )
+            raise RuntimeError(MANY_IN_ONE)
         self._store(new, source, fresh)
 
-    def _fill(self, number: mx.array, source: Tensor | None = None) -> None:
+    def _fill(self, number: mx.array) -> None:
         """Make every element `number` (0-d), also where several elements share memory."""
-        self._store(mx.full(self.shape, number), source)
+        self._store(mx.full(self.shape, number))
 
     def _store(self, new: mx.array, source: Tensor | None = None, fresh: bool = False) -> None:
         if modes.grad_enabled() and (

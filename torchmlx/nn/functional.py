@@ -14,6 +14,7 @@ from ..aten import pool as _pool
 from ..aten import resize as _resize
 from ..aten.scaled import ScalingType as ScalingType
 from ..aten.scaled import SwizzleType as SwizzleType
+from ..core import outs as _outs
 from ..core.op import TABLE as _TABLE
 from . import dropout as _dropout
 from . import heads as _heads  # noqa: F401  (fills the table)
@@ -281,8 +282,10 @@ def _more_than_one(when: str, values: int, input) -> None:
 
 def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     """input over the larger of its p-norm along dim and eps."""
-    result = _TABLE["_normalize"].call(input, p, dim, eps)
-    return result if out is None else out.copy_(result)
+    call = _TABLE["_normalize"].call
+    if out is None:
+        return call(input, p, dim, eps)
+    return _outs.into(out, "div", call, (input, p, dim, eps), {})
 
 
 def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
