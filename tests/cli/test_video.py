@@ -201,12 +201,18 @@ def test_roundtrip(torchmlx, tmp_path, pixels):
 HEEDING = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from torchmlx.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_interrupt_leaves_nothing(tmp_path, mean):
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["int", "term", "hup"],
+)
+def test_interrupt_leaves_nothing(tmp_path, mean, number, code):
     """A real signal while frames are written."""
     write_latents(tmp_path / "z.safetensors", mean.repeat(1, 1, 40, 1, 1), {})
     command = [sys.executable, "-c", HEEDING, "decode-video", *VAE, "--no-tiling"]
@@ -216,8 +222,8 @@ def test_interrupt_leaves_nothing(tmp_path, mean):
         while not any(tmp_path.glob(".frames.partial-*/*.png")):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, told = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in told
     assert [p.name for p in tmp_path.iterdir()] == ["z.safetensors"]

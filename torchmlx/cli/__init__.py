@@ -4,7 +4,10 @@ import argparse
 import contextlib
 import importlib.metadata
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 
 from ..errors import InputError
 from . import (
@@ -46,11 +49,11 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; bad input is one line on stderr and code 2."""
     try:
         args = build_parser().parse_args(argv)
-        if args.command != "run":  # whose stdout is the script's
-            terminal.print_anything()
-        code = args.run(args)
-        sys.stdout.flush()
-        return code
+        if args.command == "run":  # its stdout and signals are the script's
+            return finished(args)
+        terminal.print_anything()
+        with unwound_by_signals():
+            return finished(args)
     except InputError as error:
         return _complain(error, BAD_INPUT)
     except BrokenPipeError:
@@ -60,6 +63,36 @@ def main(argv: list[str] | None = None) -> int:
         return _complain(error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def finished(args: argparse.Namespace) -> int:
+    """The command's exit code, once what it printed is out."""
+    code = args.run(args)
+    sys.stdout.flush()
+    return code
+
+
+@contextlib.contextmanager
+def unwound_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise SystemExit in the block (128 + number): no partial file stays.
+
+    Signals that somebody handles or ignores already, as nohup does, are left alone.
+    """
+
+    def unwind(number: int, _) -> None:
+        raise SystemExit(128 + number)
+
+    found = []
+    if threading.current_thread() is threading.main_thread():
+        numbers = (signal.SIGTERM, signal.SIGHUP)
+        found = [n for n in numbers if signal.getsignal(n) is signal.SIG_DFL]
+    for number in found:
+        signal.signal(number, unwind)
+    try:
+        yield
+    finally:
+        for number in found:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class Parser(argparse.ArgumentParser):
