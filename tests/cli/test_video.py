@@ -172,7 +172,7 @@ def test_memory_limit(torchmlx, tmp_path, mean):
     least = refused.err.split("--memory-limit ")[1].strip()
     kept = torchmlx(*command, "--out", out, "--memory-limit", least)
     assert kept.code == 0, kept.err
-    assert "bfloat16, tiles of 128, stride 96; at most " in kept.err
+    assert "bfloat16, tiles of 192, stride 144; at most " in kept.err
     assert read_clip(out).frames.shape == (1, 256, 384, 3)
     large = torchmlx(*command, "--out", out, "--memory-limit", "64GiB")
     assert "float32, whole frames; " in large.err
