@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from .config import read_json
 
 # Several times the largest published ones.
 MAX_BYTES = 256 << 20
+MAX_GROWTH = 10_000
 _SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -147,10 +149,32 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
         raise InputError(f"{path}: more than {MAX_BYTES >> 20} MiB, too much for a tokenizer")
     with _backend_errors(f"{path}: broken tokenizer; download it again"):
         backend = tokenizers.Tokenizer.from_file(str(path))
+    for part in (backend.normalizer, backend.decoder):
+        if part is not None and _growth(json.loads(part.__getstate__())) > MAX_GROWTH:
+            raise InputError(
+                f"{path}: it makes a text more than {MAX_GROWTH} times as long; refused"
+            )
     # Some files carry the padding and truncation of their training; a prompt wants neither.
     backend.no_padding()
     backend.no_truncation()
     return backend
+
+
+def _growth(step: Mapping[str, Any]) -> float:
+    """At most how many times as long a normaliser or decoder makes a text of some length.
+
+    Each of thirty replacements of "a" by "aa" looks harmless.
+    """
+    within = step.get("normalizers") or step.get("decoders") or ()
+    growth = math.prod(map(_growth, within))
+    if step["type"] == "Replace":
+        pattern = step["pattern"].get("String")
+        # A regular expression may match a character, or the nothing between two.
+        longer = len(step["content"]) / len(pattern) if pattern else 1 + len(step["content"])
+        growth *= max(longer, 1)
+    elif step["type"] == "Prepend":
+        growth *= 1 + len(step["prepend"])
+    return growth
 
 
 @contextmanager

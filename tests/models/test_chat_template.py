@@ -332,6 +332,19 @@ def test_objects_in_messages_are_refused():
         render("{{ messages }}", [{"role": "user", "content": Path("x")}])
 
 
+def test_variables_may_have_any_name_but_the_conversations():
+    names = {"self": "a", "template": "b", "context": "c", "range": "d"}
+    assert render("{{ template }}{{ context }}{{ range }}", [USER], **names) == "bcd"
+    with pytest.raises(InputError, match="`messages` is the conversation itself"):
+        render("", [USER], messages=[])
+
+
+def test_messages_nested_too_deeply():
+    deep = json.loads("[" * 900 + "]" * 900)
+    with pytest.raises(InputError, match="nested too deeply"):
+        render("", [{"role": "user", "content": deep}])
+
+
 def test_one_template_serves_many_renderings():
     template = ChatTemplate("{{ messages[0].content }}", "t")
     for text in ("a", "b"):

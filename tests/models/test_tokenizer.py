@@ -232,6 +232,53 @@ BROKEN = {
 }
 
 
+def replaced(pattern, content):
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+SPACE = {"String": " "}
+GROWING = {
+    "normaliser": {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [replaced({"String": "a"}, "aa")] * 30,
+        }
+    },
+    "decoder": {"decoder": {"type": "Sequence", "decoders": [replaced({"Regex": "."}, "ab")] * 20}},
+    "between characters": {"normalizer": replaced({"String": ""}, "x" * 100_000)},
+    "in front": {"normalizer": {"type": "Prepend", "prepend": "x" * 100_000}},
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_tokenizer_that_makes_much_of_little_is_refused(tmp_path, name):
+    """30 doublings of a letter: the file has some hundred bytes, the text a gigabyte."""
+    path = folder(tmp_path, byte_level()) / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **GROWING[name]}))
+    fails(tmp_path, "makes a text more than 10000 times as long")
+
+
+def test_what_released_normalisers_do_is_no_growth(tmp_path):
+    """ALBERT's and Llama 2's replacements, at most twice as long each."""
+    steps = [replaced({"String": "``"}, '"'), replaced({"Regex": " {2,}"}, " ")] * 3
+    steps += [{"type": "Prepend", "prepend": "▁"}, replaced(SPACE, "▁")]
+    path = folder(tmp_path, byte_level()) / "tokenizer.json"
+    fields = {"normalizer": {"type": "Sequence", "normalizers": steps}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    Tokenizer.from_folder(tmp_path)
+
+
+def test_what_the_tokenizer_cannot_read_is_an_input_error():
+    """Errors and panics of the tokenizers package alike."""
+    strict = tokenizers.Tokenizer(models.WordPiece({"a": 0}, unk_token="[UNK]"))
+    endless = byte_level()
+    endless.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("(a+)+$|(a|a)*b"), "isolated")
+    for backend, text in ((strict, "b"), (endless, "a" * 40 + "!")):
+        with pytest.raises(InputError, match="the tokenizer cannot read this text") as caught:
+            Tokenizer(backend, {}).encode(text)
+        assert "\n" not in str(caught.value)
+
+
 def fails(path, message):
     with pytest.raises(InputError, match=message) as caught:
         Tokenizer.from_folder(path)
