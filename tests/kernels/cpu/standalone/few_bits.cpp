@@ -258,6 +258,7 @@ void check_few_bits() {
     for (int64_t m : {1, 3, 19, 27}) {
       check_fp8_matmul(type, m, 70, 130);
       check_fp8_matmul(type, m, 1, 5);
+      check_fp8_matmul(type, m, 7, 0);
       for (int kind : {0, 1, 2}) {
         check_scaled(type, kind, m);
       }

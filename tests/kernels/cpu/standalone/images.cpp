@@ -128,6 +128,7 @@ void check_images() {
     check_convolution(type, {1, 6, 9, 3, 0, 2, 1, {1, 8, 9}, {1, 3, 3}});
     check_convolution(type, {1, 5, 5, 5, 0, 1, 2, {1, 7, 9}, {1, 3, 3}});
     check_convolution(type, {1, 40, 35, 1, 0, 1, 1, {1, 5, 5}, {1, 3, 3}});
+    check_convolution(type, {1, 4, 5, 1, 0, 1, 1, {2, 0, 3}, {1, 1, 1}});
     check_layer_norm(type, 5, 37, 1, 1);
     check_layer_norm(type, 1, 64, 1, 1);
     check_layer_norm(type, 6, 33, 11, 3);
