@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 import torchmlx
+from torchmlx.core import record
 
 from .opdb import INTERNAL, captured, flat, leaves, ours, run, seed
 
@@ -32,8 +34,9 @@ LEFT_OUT = {
     "nn.functional.triplet_margin_with_distance_loss",
 }  # fmt: skip
 # The second gradient is a small difference of large numbers.
-# rrelu's gradient does not depend on its input, of which torch says zero and we nothing.
-LEFT_OUT_TWICE = {"logcumsumexp", "nn.functional.rrelu"}
+# rrelu's gradient does not depend on its input, of which torch says zero and we nothing. Of -inf
+# and -inf, which masked elements are, torch's logaddexp has NaN.
+LEFT_OUT_TWICE = {"logcumsumexp", "masked.logaddexp", "nn.functional.rrelu"}
 
 
 def _key(op) -> str:
@@ -159,3 +162,40 @@ def test_a_gradient_that_is_missing_says_so():
     x = torchmlx.tensor([0.5, 1.5], requires_grad=True)
     with pytest.raises(NotImplementedError, match="nextafter"):
         torchmlx.nextafter(x, torchmlx.ones(2)).sum().backward()
+
+
+CHOOSING = {
+    "where": lambda lib, x, mask: lib.where(mask, x, x * 0),
+    "where with a number": lambda lib, x, mask: lib.where(mask, 0.0, x),
+    "masked_fill": lambda lib, x, mask: x.masked_fill(mask, 0.0),
+    "index_fill": lambda lib, x, mask: x.index_fill(0, lib.tensor([1]), 0.0),
+    "tril": lambda lib, x, mask: x.tril(),
+    "triu": lambda lib, x, mask: x.triu(1),
+    "threshold": lambda lib, x, mask: lib.nn.functional.threshold(x, 0.1, 0.0),
+    "hardshrink": lambda lib, x, mask: lib.nn.functional.hardshrink(x),
+    "softshrink": lambda lib, x, mask: lib.nn.functional.softshrink(x),
+    "hardsigmoid": lambda lib, x, mask: lib.nn.functional.hardsigmoid(x * 3),
+    "fmax": lambda lib, x, mask: lib.fmax(x, lib.zeros(3)),
+    "fmin": lambda lib, x, mask: lib.fmin(x, lib.tensor([0.5, math.nan, -0.5])),
+}
+
+
+@pytest.mark.parametrize("cotangent", [math.nan, math.inf, 2.0])
+@pytest.mark.parametrize("name", CHOOSING)
+def test_what_was_not_chosen_gets_zero(name, cotangent):
+    """Also where the cotangent is no number: a product with 0 would be none either."""
+    slopes = []
+    for lib in (torch, torchmlx):
+        x = lib.tensor([[1.0, -2, 0.3], [0.2, 0.7, -0.1], [1.5, 3, -0.6]], requires_grad=True)
+        y = CHOOSING[name](lib, x, x.detach() > 0.25)
+        slopes.append(lib.autograd.grad(y, x, lib.full(tuple(y.shape), cotangent))[0].numpy())
+    np.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-6)
+
+
+def test_functions_of_one_call_are_not_kept():
+    x = torchmlx.ones(2, requires_grad=True)
+    x.clone()
+    before = len(record._PARAMETERS)
+    for _ in range(20):
+        x.clone().to(torchmlx.float64).sum()
+    assert len(record._PARAMETERS) <= before + 2

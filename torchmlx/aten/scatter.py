@@ -194,14 +194,17 @@ def index_fill(input, dim, index, value):
     check_bounds(
         where, size, index.device, lambda bad: IndexError(checks.out_of_bounds(bad, d, size))
     )
-    kind = base.dtype.mx
     no, yes = mx.zeros(base.shape, mx.bool_), mx.array(True)
     written = assigned(no, (slice(None),) * d + (where,), yes) if where.size else no
     result = computed(
-        "index_fill", lambda a, v: mx.where(written, v.astype(kind), a), base, value,
+        "index_fill", _filled, base, value, from_array(written, base.device),
         strides=layout.preserved(base.shape, base._strides),
     )  # fmt: skip
     return result.reshape(input.shape)
+
+
+def _filled(input, value, written):
+    return mx.where(written, value.astype(input.dtype), input)
 
 
 def _fill_value(value, input: Tensor) -> Tensor:

@@ -20,9 +20,9 @@ from ..kernels.softmax import vjp as _softmax_vjp
 # Linear in their floating point tensors, or flat: of those the gradient reads only the shapes.
 READS.update(dict.fromkeys((
     "_concat", "_im2col", "_resize", "ceil", "floor", "frac", "round", "sign", "trunc",
-    "_masked_fill", "_to_copy", "clone", "cumsum", "flip", "gather", "index",
-    "index_add", "index_copy", "index_fill", "index_put", "index_select", "mean",
-    "repeat", "reshape", "roll", "scatter", "scatter_add", "sum", "take", "tril", "triu", "_select",
+    "_to_copy", "clone", "cumsum", "flip", "gather", "index",
+    "index_add", "index_copy", "index_put", "index_select", "mean",
+    "repeat", "reshape", "roll", "scatter", "scatter_add", "sum", "take",
 ), reads("")))  # fmt: skip
 # Linear in one tensor and in another: each one's gradient reads the other.
 READS.update({
@@ -48,6 +48,65 @@ READS.update({
 @derivative("add")
 def add(g, input, other, *, alpha=1):
     return g, g if alpha == 1 else g * alpha
+
+
+def _where(condition, g):
+    """g where the condition holds. MLX's own gradient of `where` multiplies: NaN and infinities of
+    what was not chosen come through as NaN.
+    """
+    return mx.where(condition, g, mx.array(0, g.dtype))
+
+
+@derivative("_select", saves="condition")
+def select(g, condition, input, other):
+    return None, _where(condition, g), _where(mx.logical_not(condition), g)
+
+
+@derivative("_masked_fill", saves="mask")
+def masked_fill(g, input, mask, value):
+    return _where(mx.logical_not(mask), g), None, _where(mask, g)
+
+
+@derivative("index_fill", saves="written")
+def index_fill(g, input, value, written):
+    return _where(mx.logical_not(written), g), _where(written, g)
+
+
+@derivative("tril")
+def tril(g, input, diagonal=0):
+    return TABLE["tril"].function(g, diagonal)
+
+
+@derivative("triu")
+def triu(g, input, diagonal=0):
+    return TABLE["triu"].function(g, diagonal)
+
+
+@derivative("threshold", saves="input")
+def threshold(g, input, threshold, value):
+    return _where(mx.logical_not(input <= threshold), g)
+
+
+@derivative("hardshrink", "softshrink", saves="input")
+def shrink(g, input, lambd=0.5):
+    return _where(mx.logical_not(mx.abs(input) <= lambd), g)
+
+
+@derivative("hardsigmoid", saves="input")
+def hardsigmoid(g, input):
+    return _where((input > -3) & (input < 3), g / 6)
+
+
+@derivative("fmax", saves="input other")
+def fmax(g, input, other):
+    first = (input >= other) | mx.isnan(other)
+    return _where(first, g), _where(mx.logical_not(first), g)
+
+
+@derivative("fmin", saves="input other")
+def fmin(g, input, other):
+    first = (input <= other) | mx.isnan(other)
+    return _where(first, g), _where(mx.logical_not(first), g)
 
 
 @derivative("_sub")

@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import mlx.core as mx
 
@@ -214,7 +215,8 @@ class Call:
         return pull, saved, with_result
 
 
-_PARAMETERS: dict[Callable, list[str]] = {}
+# Weakly: functions made for one call come here too, with what they close over.
+_PARAMETERS: WeakKeyDictionary[Callable, list[str]] = WeakKeyDictionary()
 
 
 def _parameters(function) -> list[str]:
