@@ -92,6 +92,7 @@ from . import (  # built from the filled table
     jit,
     library,
     linalg,
+    masked,
     mps,
     multiprocessing,
     nn,

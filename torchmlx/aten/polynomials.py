@@ -35,6 +35,8 @@ def _register(name: str, first: Callable, step: Callable) -> None:
 
     @composite("special." + name, at=("special",))
     def polynomial(input, n):
+        if not (isinstance(input, Tensor) or isinstance(n, Tensor)):
+            raise TypeError(f"special_{name}(): one of the arguments must be a tensor")
         return of_arrays(*(a.detach() if isinstance(a, Tensor) else a for a in (input, n)))
 
     polynomial.__doc__ = f"{name} of degree n, elementwise. torch.special.{name}."

@@ -27,6 +27,9 @@ def _running(function):
 
     def scan(x: mx.array, dim: int, dtype) -> mx.array:
         x = cast(x, dtype)
+        if dtype is not None and x.dtype == mx.bool_:
+            name = f"{function.__name__}_out_cpu"
+            raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
         if not is_float(x):
             target = mx.int64 if dtype is None else x.dtype
             return along(x.astype(mx.int64), dim, lambda a, d: function(a, axis=d)).astype(target)
