@@ -147,26 +147,29 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
         raise InputError(f"{path}: no such file; {hint} a tokenizer.json")
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path}: more than {MAX_BYTES >> 20} MiB, too much for a tokenizer")
+    # Before the package has it, which normalises the added tokens at once.
+    with _backend_errors(f"{path}: broken tokenizer; download it again"):
+        fields = json.loads(path.read_bytes())
+        growth = max(_growth(fields.get(part)) for part in ("normalizer", "decoder"))
+    if growth > MAX_GROWTH:
+        raise InputError(f"{path}: it makes a text more than {MAX_GROWTH} times as long; refused")
     with _backend_errors(f"{path}: broken tokenizer; download it again"):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    for part in (backend.normalizer, backend.decoder):
-        if part is not None and _growth(json.loads(part.__getstate__())) > MAX_GROWTH:
-            raise InputError(
-                f"{path}: it makes a text more than {MAX_GROWTH} times as long; refused"
-            )
     # Some files carry the padding and truncation of their training; a prompt wants neither.
     backend.no_padding()
     backend.no_truncation()
     return backend
 
 
-def _growth(step: Mapping[str, Any]) -> float:
+def _growth(step: Mapping[str, Any] | None) -> float:
     """At most how many times as long a normaliser or decoder makes a text of some length.
 
     Each of thirty replacements of "a" by "aa" looks harmless.
     """
+    if step is None:
+        return 1.0
     within = step.get("normalizers") or step.get("decoders") or ()
-    growth = math.prod(map(_growth, within))
+    growth = min(math.prod(map(_growth, within)), 1e9)
     if step["type"] == "Replace":
         pattern = step["pattern"].get("String")
         # A regular expression may match a character, or the nothing between two.
