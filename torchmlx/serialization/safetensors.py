@@ -338,14 +338,14 @@ def _check_entry(path: Path, name: str, entry: object, start: int) -> TensorInfo
         raise fail("its data_offsets are not two increasing integers; download it again")
     if any(extent > MAX_EXTENT for extent in shape):
         raise fail(f"an axis is longer than {MAX_EXTENT}, which MLX arrays cannot hold")
-    if math.prod(max(extent, 1) for extent in shape) > MAX_ELEMENTS:
-        raise fail(f"shape {_quote(shape)} is too large for an array, even where an axis is empty")
     needed = math.prod(shape) * DTYPES[dtype].itemsize
     if needed != offsets[1] - offsets[0]:
         raise fail(
             f"shape {_quote(shape)} of {dtype} needs {_quote(needed)} bytes, "
             f"its offsets give {offsets[1] - offsets[0]}; download it again"
         )
+    if math.prod(max(extent, 1) for extent in shape) > MAX_ELEMENTS:
+        raise fail(f"shape {_quote(shape)} is too large for an array, even where an axis is empty")
     return TensorInfo(name, dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
 
