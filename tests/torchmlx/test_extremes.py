@@ -60,3 +60,34 @@ def test_a_number_has_dims_0_and_minus_1_only(name):
 def test_dtypes_that_an_operation_lacks(name):
     for x in (data(3), np.arange(3)):
         parity(name, x, x, dtypes=("float32", "float16") if name != "nextafter" else ("float32",))
+
+
+def _seeded(lib, module):
+    lib.manual_seed(0)
+    return module().double()
+
+
+OF_FLOAT64 = {
+    "lstm": lambda lib, x: _seeded(lib, lambda: lib.nn.LSTM(8, 3))(x)[0],
+    "gru": lambda lib, x: _seeded(lib, lambda: lib.nn.GRU(8, 3))(x)[0],
+    "lstm cell": lambda lib, x: _seeded(lib, lambda: lib.nn.LSTMCell(8, 3))(x)[0],
+    "glu": lambda lib, x: lib.nn.functional.glu(x),
+    "interpolate": lambda lib, x: lib.nn.functional.interpolate(x[None], size=13, mode="linear"),
+    "kl_div": lambda lib, x: lib.nn.functional.kl_div(x, x * 0.9, log_target=True, reduction="sum"),
+    "ctc": lambda lib, x: lib.nn.functional.ctc_loss(
+        lib.log_softmax(x[:, None], 2), lib.tensor([[1, 2]]), lib.tensor([5]), lib.tensor([2])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_FLOAT64)
+def test_layers_of_float64(name):
+    """MLX's exp, sigmoid and array of NumPy's numbers are float32's (0.32.4)."""
+    results = []
+    for lib in (torch, torchmlx):
+        x = lib.tensor(X).double().reshape(5, 8).requires_grad_()
+        y = OF_FLOAT64[name](lib, x)
+        (gradient,) = lib.autograd.grad(y.sum(), x)
+        results.append((y.detach().numpy(), gradient.numpy()))
+    for theirs, ours in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-12)

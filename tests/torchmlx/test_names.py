@@ -9,7 +9,7 @@ import pytest
 
 import torchmlx
 
-from .parity import find
+from .parity import find, torch
 
 # Objects' own attributes, which other tests use; what another issue or nobody has: distributed,
 # internals, sparse layouts, quantised integers, compiled attention.
@@ -51,3 +51,10 @@ def test_the_default_type_by_its_old_name():
             torchmlx.set_default_tensor_type("torch.LongTensor")
     finally:
         torchmlx.set_default_dtype(torchmlx.float32)
+
+
+def test_typings_names_in_jit_annotations():
+    """timm's DenseNet imports List from there."""
+    for name in ("Any", "Dict", "List", "Optional", "Tuple", "Union"):
+        ours, theirs = (getattr(find(lib, "jit.annotations"), name) for lib in (torchmlx, torch))
+        assert ours is theirs

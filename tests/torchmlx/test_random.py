@@ -138,3 +138,14 @@ def test_generators_and_their_states():
     with torchmlx.random.fork_rng():
         inside = torchmlx.rand(2).tolist()
     assert torchmlx.rand(2).tolist() == inside
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_uneven_bounds_to_the_last_bit(dtype):
+    """The first weights of a Linear: bounds that no float32 is are rounded before they are used."""
+    for low, high in ((-(7**-0.5), 7**-0.5), (0.1, 0.7), (-3.3, 0.1), (1e-3, 5)):
+        drawn = []
+        for lib in (torch, torchmlx):
+            lib.manual_seed(1)
+            drawn.append(lib.empty(2000, dtype=getattr(lib, dtype)).uniform_(low, high).tolist())
+        assert drawn[0] == drawn[1]

@@ -211,7 +211,7 @@ def glu(input, dim=-1):
             f"Halving dimension must be even, but dimension {d} is size {input.shape[d]}"
         )
     value, gate = mx.split(input, 2, axis=d)
-    return value * mx.sigmoid(gate)
+    return value * sigmoid(gate)
 
 
 @op(at=("torch", "Tensor", "F"))

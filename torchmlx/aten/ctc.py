@@ -10,6 +10,7 @@ import numpy as np
 from ..core.op import composite, op
 from ..core.tensor import Tensor
 from ._calling import collapse, wide
+from .elementary import exp
 from .loss import check_reduction
 
 
@@ -71,7 +72,7 @@ def _log_sum(x: mx.array) -> mx.array:
     best = mx.stop_gradient(collapse(mx.max, x, 0))
     dead = best == -math.inf
     shifted = mx.where(dead, -math.inf, x - mx.where(dead, 0, best))
-    total = mx.where(dead, 1, collapse(mx.sum, mx.exp(shifted), 0))
+    total = mx.where(dead, 1, collapse(mx.sum, exp(shifted), 0))
     return mx.where(dead, best, best + mx.log(total))
 
 

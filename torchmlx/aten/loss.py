@@ -10,6 +10,7 @@ from ..core import dtype as dtypes
 from ..core.op import TABLE, composite, op
 from ..kernels.log_softmax import log_softmax
 from ._calling import collapse, wide
+from .elementary import exp
 from .reduce import total
 
 
@@ -337,7 +338,7 @@ def binary_cross_entropy(
 def _bce_with_logits(input, target, weight, pos_weight, reduction):
     x, t = wide(input), wide(target)
     # log(1 + exp(-x)) without overflow
-    softplus = mx.log1p(mx.exp(-mx.abs(x))) + mx.maximum(-x, 0)
+    softplus = mx.log1p(exp(-mx.abs(x))) + mx.maximum(-x, 0)
     factor = 1 if pos_weight is None else (wide(pos_weight) - 1) * t + 1
     loss = (1 - t) * x + factor * softplus
     if weight is not None:
@@ -363,7 +364,7 @@ def binary_cross_entropy_with_logits(
 def _kl_div(input, target, reduction, log_target):
     x, t = wide(input), wide(target)
     if log_target:
-        loss = mx.exp(t) * (t - x)
+        loss = exp(t) * (t - x)
     else:
         positive = mx.where(t > 0, t, mx.array(1, t.dtype))
         loss = mx.where(t == 0, mx.array(0, t.dtype), t * mx.log(positive)) - t * x

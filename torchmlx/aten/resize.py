@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from ..core.op import op
-from ._calling import is_float, torch_name, wide
+from ._calling import from_host, is_float, torch_name, wide
 
 
 def _ratio(inputs: int, outputs: int, scale, kind) -> np.floating:
@@ -38,7 +38,7 @@ def _sources(inputs: int, outputs: int, scale, align_corners: bool, kind) -> np.
 
 
 def _column(weights: np.ndarray, x: mx.array, axis: int) -> mx.array:
-    return mx.array(weights).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - axis))
+    return from_host(weights).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - axis))
 
 
 def _linear(x: mx.array, axis: int, outputs: int, scale, align_corners: bool) -> mx.array:

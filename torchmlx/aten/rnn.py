@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from ..core.op import op
 from ._calling import wide
+from .elementary import sigmoid
 
 
 def _affine(x, w, b):
@@ -20,14 +21,14 @@ def _step(mode: str, gates, h, c, w_hh, b_hh, w_hr):
     if mode == "GRU":
         r, z, n = mx.split(gates, 3, axis=-1)
         hr, hz, hn = mx.split(_affine(h, w_hh, b_hh), 3, axis=-1)
-        z = mx.sigmoid(z + hz)
-        n = mx.tanh(n + mx.sigmoid(r + hr) * hn)
+        z = sigmoid(z + hz)
+        n = mx.tanh(n + sigmoid(r + hr) * hn)
         return (1 - z) * n + z * h, c
     total = gates + _affine(h, w_hh, b_hh)
     if mode == "LSTM":
         i, f, g, o = mx.split(total, 4, axis=-1)
-        c = mx.sigmoid(f) * c + mx.sigmoid(i) * mx.tanh(g)
-        h = mx.sigmoid(o) * mx.tanh(c)
+        c = sigmoid(f) * c + sigmoid(i) * mx.tanh(g)
+        h = sigmoid(o) * mx.tanh(c)
         return (h if w_hr is None else h @ w_hr.T), c
     return (mx.tanh(total) if mode == "RNN_TANH" else mx.maximum(total, 0)), c
 

@@ -50,6 +50,22 @@ def _must_be_float(x: Tensor, kernel: str) -> None:
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{x.dtype.torch_name}'")
 
 
+def _fused(x: np.ndarray, factor: float, term: float) -> np.ndarray:
+    """x * factor + term in float64, rounded once: the errors of both are added (Dekker 1971)."""
+
+    def halves(v):
+        high = v * 134217729.0  # 2^27 + 1
+        high = high - (high - v)
+        return high, v - high
+
+    product = x * factor
+    (a, b), (c, d) = halves(x), halves(np.float64(factor))
+    lost = ((a * c - product) + a * d + b * c) + b * d
+    total = product + term
+    back = total - product
+    return total + ((product - (total - back)) + (term - back) + lost)
+
+
 @composite(at=method)
 def uniform_(self, from_=0.0, to=1.0, *, generator=None, **kwargs):
     """Evenly distributed over [from, to). Tensor.uniform_."""
@@ -64,14 +80,16 @@ def uniform_(self, from_=0.0, to=1.0, *, generator=None, **kwargs):
         return self
 
     def draw(g, n):
+        # The bounds are rounded first. torch fuses the multiplication and the addition: one
+        # rounding. What rounds to `to` becomes `from`.
         if self.dtype is dtypes.float64:
-            u = g.uniform53(n) * (high - low) + low
+            u = _fused(g.uniform53(n), high - low, low)
             return np.where(u >= high, low, u)
-        # torch fuses the multiplication and the addition: one rounding. What rounds to `to` becomes
-        # `from`.
-        u = (g.uniform24(n).astype(np.float64) * (high - low) + low).astype(np.float32)
+        first, last = np.float32(low), np.float32(high)
+        u = g.uniform24(n).astype(np.float64) * np.float64(last - first) + first
+        u = u.astype(np.float32)
         if self.dtype is dtypes.float32:
-            return np.where(u >= np.float32(high), np.float32(low), u)
+            return np.where(u >= last, first, u)
         half = np.append(u, [low, high]).astype(np.float32)
         half = host(mx.array(half).astype(self.dtype.mx)).astype(np.float32)
         return np.where(half[:-2] >= half[-1], half[-2], half[:-2])

@@ -10,6 +10,7 @@ import math
 
 import mlx.core as mx
 
+from ..aten import elementary
 from ..aten._calling import wide
 from ..aten.elementary import cos, sin
 from ..core.op import TABLE
@@ -271,7 +272,7 @@ def copysign(g, input, other, *, result):
 
 @derivative("ndtri", saves="result")
 def ndtri(g, input, *, result):
-    return g * math.sqrt(2 * math.pi) * mx.exp(mx.square(result) / 2)
+    return g * math.sqrt(2 * math.pi) * elementary.exp(mx.square(result) / 2)
 
 
 @derivative("_ctc", saves="log_probs labels skip input_lengths target_lengths")
@@ -284,7 +285,7 @@ def ctc(g, log_probs, labels, skip, input_lengths, target_lengths):
     alive = mx.isfinite(function(log_probs, *rest))[None, :, None] & (
         steps < input_lengths[None, :, None]
     )
-    share = mx.exp(log_probs) * g[None, :, None]
+    share = elementary.exp(log_probs) * g[None, :, None]
     return slope + mx.where(alive, share, 0), None, None, None, None
 
 
