@@ -125,7 +125,7 @@ DAMAGE = {
     ),
     "a shape that takes pages to tell": (
         lambda f: header(f, ONE.replace("[1]", f"[{HUGE}]") % ("0,4", "")),
-        "too large for an array",
+        "its offsets give 4",
     ),
     "a file's name beyond all names": (
         lambda f: index(f, "x" * 5000 + ".safetensors"),
