@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def test_the_default_type_by_its_old_name():
 
 def test_typings_names_in_jit_annotations():
     """timm's DenseNet imports List from there."""
+    modules = [import_module(f"{lib.__name__}.jit.annotations") for lib in (torchmlx, torch)]
     for name in ("Any", "Dict", "List", "Optional", "Tuple", "Union"):
-        ours, theirs = (getattr(find(lib, "jit.annotations"), name) for lib in (torchmlx, torch))
+        ours, theirs = (getattr(module, name) for module in modules)
         assert ours is theirs
