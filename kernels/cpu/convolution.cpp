@@ -12,10 +12,10 @@ namespace {
 // Steps of k in a block: a strip of pixels stays in the first-level cache (14 x 512 words are
 // 28 KiB), the weights of BLOCK_COLUMNS columns in the second (512 KiB).
 constexpr int64_t STEPS = 512;
-constexpr int64_t BLOCK_COLUMNS = 256 / COLUMNS * COLUMNS;
+constexpr int64_t BLOCK_COLUMNS = 256;
 
 // Pixels of a task: packed weights serve all of them, their sums wait in memory between blocks.
-constexpr int64_t MOST_PIXELS = 1024, LEAST_PIXELS = 16 * ROWS;
+constexpr int64_t MOST_PIXELS = 1024;
 
 // This thread's memory for weights that are not used as they are: tiles use the first three.
 constexpr int WEIGHTS = 3;
@@ -30,6 +30,8 @@ constexpr int PITCH = STEPS + W;
 // Consecutive frames of the result that meet the same taps along the first axis, and a group.
 template <class T, class Words>
 class Frames {
+  static constexpr int ROWS = Words::ROWS, COLUMNS = Words::COLUMNS;
+
  public:
   Frames(const Convolution& p, int64_t first, int64_t count, int64_t first_tap, int64_t last_tap,
          int64_t group)
@@ -49,17 +51,18 @@ class Frames {
   }
 
  private:
-  // Pieces whose steps of k follow one another.
+  // Pieces whose steps of k follow one another; zeros follow up to `steps`, whole tiles.
   struct Block {
     Piece pieces[STEPS];
     int count = 0;
-    int64_t steps = 0;
+    int64_t filled = 0, steps = 0;
   };
 
   // Large tasks, unless that leaves a thread without work.
   void choose_tasks() {
+    constexpr int64_t MOST_COLUMNS = BLOCK_COLUMNS / COLUMNS * COLUMNS, LEAST_PIXELS = 16 * ROWS;
     int64_t wanted = 4 * threads(), strips = divide_up(columns_, COLUMNS);
-    block_columns_ = divide_up(strips, divide_up(columns_, BLOCK_COLUMNS)) * COLUMNS;
+    block_columns_ = divide_up(strips, divide_up(columns_, MOST_COLUMNS)) * COLUMNS;
     column_tasks_ = divide_up(columns_, block_columns_);
     int64_t pixels = divide_up(pixels_ * column_tasks_, wanted);
     pixels = max(LEAST_PIXELS, min(MOST_PIXELS, pixels));
@@ -91,10 +94,8 @@ class Frames {
         float* here = sums + (first - begin) * row;
         Pixel pixel = image_.pixel(first_pixel_ + first);
         pack_image(image, rows, pixel, block);
-        Tile multiply = tile_of<Words, PITCH>(rows);
-        for (int64_t c = 0; c < row; c += COLUMNS) {
-          multiply(block.steps, image, weights + c * block.steps, here + c, row, resume);
-        }
+        multiply_strips<Words, PITCH>(rows, block.steps, image, weights, row / COLUMNS, here, row,
+                                      resume);
         if (done == image_.pieces()) {
           finish(pixel, rows, column, columns, here, row);
         }
@@ -107,13 +108,14 @@ class Frames {
     for (; next < image_.pieces(); ++next) {
       Piece piece = image_.piece(next);
       int64_t steps = divide_up(piece.values, Words::VALUES);
-      if (block.steps + steps > STEPS) {
+      if (block.filled + steps > STEPS) {
         break;
       }
-      piece.step = block.steps;
-      block.steps += steps;
+      piece.step = block.filled;
+      block.filled += steps;
       block.pieces[block.count++] = piece;
     }
+    block.steps = divide_up(block.filled, Words::UNIT) * Words::UNIT;
     return next;
   }
 
@@ -126,6 +128,7 @@ class Frames {
                     from + c * p_.w_column + image_.weights(piece), p_.w_column, p_.w_channel,
                     piece.values);
       }
+      end_strip<Words>(to + c * block.steps, block.filled * Words::VALUES, block.steps);
     }
   }
 
@@ -134,6 +137,9 @@ class Frames {
       image_.meet_all(pixel, block.pieces, block.count, [&](int i, const T* values) INLINE_LAMBDA {
         copy(to + block.pieces[i].step, values, block.pieces[i].values);
       });
+      for (int64_t i = block.filled; i < block.steps; ++i) {
+        to[i] = 0;
+      }
     }
   }
 
@@ -388,12 +394,16 @@ void convolution(const Convolution& p) {
     }
     int64_t together = groups_together(p);
     const Convolution& dense = together > 1 ? merge<T>(p, together) : p;
-#if defined(__AVX512BF16__)
     if constexpr (is_bfloat<T>) {
+      if (tiles_in_use()) {
+        all_frames<T, Tiles>(dense);
+        return;
+      }
+#if defined(__AVX512BF16__)
       all_frames<T, Pairs>(dense);
       return;
-    }
 #endif
+    }
     all_frames<T, Floats>(dense);
   });
 }

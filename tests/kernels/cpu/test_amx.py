@@ -73,6 +73,22 @@ def test_sums_as_documented(tiles):
     assert (matmul(a, mx.ones((32, 16), mx.bfloat16)) == 2).all().item()
 
 
+def test_convolution_by_tiles(tiles):
+    """The same sums, which no other path has, in the middle of three taps; whole tiles of zeros
+    beside them are no part of a result, whatever was in memory."""
+    x = mx.zeros((1, 1, 1, 4), mx.bfloat16)
+    x[..., :] = mx.array([2.0**24, 1, -(2.0**24), 1], mx.bfloat16)
+    conv2d = registry.get("conv2d").function
+    nan = mx.full((40, 3, 3, 40), mx.nan, mx.bfloat16)
+    mx.eval(conv2d(nan[:1], nan))
+    assert (conv2d(x, mx.ones((16, 1, 3, 4), mx.bfloat16), padding=(0, 1)) == 2).all().item()
+    for channels in (1, 3, 33, 70):
+        for columns in (1, 16, 33):
+            x, w = random(2, 7, 9, channels), random(columns, 3, 3, channels, seed=1)
+            want = conv2d(x.astype(mx.float32), w.astype(mx.float32), padding=1)
+            assert judge(conv2d(x, w, padding=1), to_numpy(want), 1e-5).fault == ""
+
+
 def test_subnormal_numbers_are_zero(tiles):
     ones = mx.ones((2, 16), mx.bfloat16)
     for tiny, want in ((2.0**-127, 0.0), (2.0**-126, 2.0**-126)):
