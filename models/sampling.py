@@ -195,4 +195,4 @@ def _top_p(logits: Tensor, top_p: float) -> Tensor:
     ascending, order = torch.sort(logits, descending=False)
     drop = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
     drop[..., -1:] = False
-    return logits.masked_fill(drop.scatter(1, order, drop), -INFINITY)
+    return logits.masked_fill(ops.put_along(drop, order, drop), -INFINITY)

@@ -1,5 +1,6 @@
 """Sampling against transformers' own logits processors and its generate()."""
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -135,6 +136,16 @@ def test_logits_that_are_no_numbers_give_no_token(options):
     with pytest.raises(InputError, match="logits are not finite numbers"):
         checked(found[0])
     assert checked(found[4]) == 1
+
+
+@pytest.mark.parametrize("options", [*FILTERS, *RULES], ids=str)
+def test_nothing_waits_for_the_device(options):
+    """Else the graph of the next token is not built while this one is computed; in a compiled
+    function waiting is an error."""
+    sampler = Sampler(Sampling(**options), 0, CPU)
+    sampler.observe(tm.tensor([[2], [2], [2]]), 50)
+    sample = mx.compile(lambda scores: sampler(tm.from_mx(scores)).mx)
+    assert sample(mx.array(logits())).shape == (3, 1)
 
 
 def test_draws_are_torchs(monkeypatch):

@@ -357,3 +357,11 @@ def test_take_along_is_gather_along_the_last_axis():
     places = np.array([[6, 0], [2, 2], [0, 5]])
     expected = torch.tensor(x).gather(-1, torch.tensor(places))
     assert ops.take_along(*ours(x), torchmlx.tensor(places)).tolist() == expected.tolist()
+
+
+def test_put_along_is_scatter_along_the_last_axis():
+    x, new = (np.random.default_rng(0).normal(size=(3, n)).astype(np.float32) for n in (7, 2))
+    places = np.array([[6, 0], [2, 3], [0, 5]])
+    expected = torch.tensor(x).scatter(-1, torch.tensor(places), torch.tensor(new))
+    got = ops.put_along(*ours(x), torchmlx.tensor(places), *ours(new))
+    assert got.tolist() == expected.tolist()

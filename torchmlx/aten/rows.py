@@ -22,3 +22,10 @@ def take_along(x, indices):
     """x's elements at integer indices along the last axis, as torch.gather of dim -1 and the same
     other axes; of indices out of range see take_rows."""
     return mx.take_along_axis(x, indices, axis=-1)
+
+
+@op("ops.put_along", at=("ops",))
+def put_along(x, indices, values):
+    """x with `values`, of x's dtype, at integer indices along the last axis, as torch.scatter of
+    dim -1 and the same other axes; of indices out of range or given twice see take_rows."""
+    return mx.put_along_axis(x, indices, values, axis=-1)

@@ -15,7 +15,6 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeGuard
@@ -112,8 +111,7 @@ _SPEC_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """What a file says about one tensor. `begin` and `end` are byte offsets in the file."""
 
     name: str
@@ -324,7 +322,7 @@ def _check_entry(path: Path, name: str, entry: object, start: int) -> TensorInfo
     def fail(what: str) -> SafetensorsError:
         return SafetensorsError(f"{path}: tensor {_quote(name)}: {what}")
 
-    if re.search("[\ud800-\udfff]", name):
+    if not name.isascii() and re.search("[\ud800-\udfff]", name):
         raise fail("its name is not valid Unicode; save it again")
     if not isinstance(entry, dict):
         raise fail("its entry is not a JSON object; download it again")
@@ -336,7 +334,7 @@ def _check_entry(path: Path, name: str, entry: object, start: int) -> TensorInfo
         raise fail("its shape is not a list of non-negative integers; download it again")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise fail("its data_offsets are not two increasing integers; download it again")
-    if any(extent > MAX_EXTENT for extent in shape):
+    if max(shape, default=0) > MAX_EXTENT:
         raise fail(f"an axis is longer than {MAX_EXTENT}, which MLX arrays cannot hold")
     needed = math.prod(shape) * DTYPES[dtype].itemsize
     if needed != offsets[1] - offsets[0]:
@@ -344,7 +342,7 @@ def _check_entry(path: Path, name: str, entry: object, start: int) -> TensorInfo
             f"shape {_quote(shape)} of {dtype} needs {_quote(needed)} bytes, "
             f"its offsets give {offsets[1] - offsets[0]}; download it again"
         )
-    if math.prod(max(extent, 1) for extent in shape) > MAX_ELEMENTS:
+    if not needed and math.prod(max(extent, 1) for extent in shape) > MAX_ELEMENTS:
         raise fail(f"shape {_quote(shape)} is too large for an array, even where an axis is empty")
     return TensorInfo(name, dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
