@@ -34,7 +34,8 @@ def read_latents(path: str | Path, channels: int) -> Latents:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path}: no such file; check the path")
+        what = "a folder or a device, not a file of latents" if path.exists() else "no such file"
+        raise InputError(f"{path}: {what}; check the path")
     kinds = {".safetensors": _of_safetensors, ".npy": _of_numpy, ".pt": _of_torch}
     if path.suffix.lower() not in (*kinds, ".pth"):
         raise InputError(f"{path}: latents are read from {', '.join(kinds)}")

@@ -93,6 +93,8 @@ def written(tmp_path, name):
             save(path, {"a": mx.array(NOISE), "b": mx.array(NOISE)})
         case "list.pt":
             torch.save([1, 2], path)
+        case "folder.npy":
+            path.mkdir()
         case "archive.npy":
             with path.open("wb") as file:
                 np.savez(file, NOISE)
@@ -110,6 +112,7 @@ def written(tmp_path, name):
     ("name", "said"),
     [
         ("none.npy", "no such file"),
+        ("folder.npy", "a folder or a device, not a file of latents"),
         ("text.txt", "latents are read from .safetensors, .npy, .pt"),
         ("damaged.safetensors", "damaged.safetensors"),
         ("damaged.npy", "not a readable .npy file"),

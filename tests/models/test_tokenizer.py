@@ -10,7 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from tests.models.texts import CORPUS, SPECIAL, TEXTS, byte_level
 from torchmlx.errors import InputError
-from torchmlx.models.tokenizer import StopMatcher, Tokenizer
+from torchmlx.models.tokenizer import StopMatcher, Tokenizer, _around_model
 
 
 def sentencepiece(strip: bool = True) -> tokenizers.Tokenizer:
@@ -256,6 +256,27 @@ def test_a_tokenizer_that_makes_much_of_little_is_refused(tmp_path, name):
     path = folder(tmp_path, byte_level()) / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **GROWING[name]}))
     fails(tmp_path, "makes a text more than 10000 times as long")
+
+
+@pytest.mark.parametrize("change", [None, ('"normalizer"', '"normaliz\\u0065r"'), ("{", " \n{")])
+@pytest.mark.parametrize("name", GROWING)
+def test_growth_behind_the_model_is_found(tmp_path, name, change):
+    """Where the package sees it too: of a name given twice, the later one counts."""
+    path = folder(tmp_path, byte_level()) / "tokenizer.json"
+    text, later = path.read_text(), json.dumps(GROWING[name])[1:]
+    assert text.index('"normalizer"') < text.index('"decoder"') < text.index('"model"')
+    path.write_text(f"{text.rstrip()[:-1]}, {later.replace(*change) if change else later}")
+    fails(tmp_path, "makes a text more than 10000 times as long")
+
+
+def test_a_vocabulary_at_the_end_is_not_parsed_for_its_surroundings(tmp_path):
+    backend = byte_level()
+    path = folder(tmp_path, backend) / "tokenizer.json"
+    whole = json.loads(path.read_bytes())
+    assert _around_model(path.read_bytes()) == {k: v for k, v in whole.items() if k != "model"}
+    assert _around_model(json.dumps(dict(reversed(whole.items()))).encode()) == whole
+    backend.add_tokens(["model"])
+    assert _around_model(backend.to_str().encode()) == json.loads(backend.to_str())
 
 
 def test_what_released_normalisers_do_is_no_growth(tmp_path):
