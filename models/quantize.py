@@ -50,6 +50,9 @@ FP8_MAPS = (
 ROUTERS = ("mlp.gate", "mlp.router", "shared_expert_gate")
 ROUTER_PACKING = Packing(64, 8, "affine")
 SHARD_BYTES = 1 << 30
+# Elements quantised at a time. Of 2^18, 2^20 and 2^22 the first made mxfp4 in the least time, 1.2 s
+# for 28 million and whole 3.3; the other forms take as long either way (2 cores of an EPYC Zen 4).
+PIECE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,18 @@ def to_blocks(weight: mx.array) -> tuple[mx.array, mx.array]:
     return codes, scale.astype(mx.bfloat16)
 
 
+def grouped(weight: mx.array, packing: Packing) -> list[mx.array]:
+    """mx.quantize of [.., N, K], some rows at a time: mxfp4 takes 75 bytes an element meanwhile."""
+    rows = weight.reshape(-1, weight.shape[-1])
+    step = max(1, PIECE // rows.shape[1])
+    pieces = []
+    for first in range(0, len(rows), step):
+        pieces.append(mx.quantize(rows[first : first + step], **packing.options))
+        mx.eval(pieces[-1])
+    lead = weight.shape[:-1]
+    return [mx.concatenate(p).reshape(*lead, -1) for p in zip(*pieces, strict=True)]
+
+
 class MLXWriter(Writer):
     """mlx-community's layout, with the names and the forms of tensors that mlx-lm has."""
 
@@ -366,7 +381,7 @@ class MLXWriter(Writer):
         def pack() -> list[mx.array]:
             array = read()
             self.finite(place, array)
-            return list(mx.quantize(array, **packing.options))
+            return grouped(array, packing)
 
         once = cache(pack)
         *lead, k = shape

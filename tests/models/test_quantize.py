@@ -15,7 +15,7 @@ from torchmlx.models.checkpoint import Checkpoint
 from torchmlx.models.config import read_config
 from torchmlx.models.convert import convert
 from torchmlx.models.loading import load_model
-from torchmlx.models.quantize import FORMATS, to_blocks
+from torchmlx.models.quantize import FORMATS, grouped, to_blocks
 from torchmlx.models.weights import FP8Experts, QuantizedEmbedding, QuantizedExperts
 
 torch = pytest.importorskip("torch", reason="torch is the oracle")
@@ -164,6 +164,22 @@ def test_mlx_layout(tmp_path, original):
     if kind == "qwen3_5_moe":
         path = "language_model.model.layers.0.mlp.gate"
         assert fields["quantization"][path] == {"group_size": 64, "bits": 8, "mode": "affine"}
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "fp8"])
+def test_rows_are_quantised_piece_by_piece(form):
+    """The result and little more is in memory: mxfp4 of the whole took 57 MiB."""
+    weight = mx.random.normal((2, 1000, 384), key=mx.random.key(0), stream=mx.cpu)
+    with mx.stream(mx.cpu):
+        expected = mx.quantize(weight, **FORMATS[form].options)
+        mx.eval(expected)
+        mx.clear_cache()
+        before, _ = mx.get_active_memory(), mx.reset_peak_memory()
+        found = grouped(weight, FORMATS[form])
+        mx.eval(found)
+    assert mx.get_peak_memory() - before < 24 << 20
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.shape == wanted.shape and mx.array_equal(got, wanted).item()
 
 
 def test_zero_and_tiny_blocks():
