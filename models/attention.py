@@ -78,7 +78,7 @@ class Attention(nn.Module):
             out = self._attend(q, k, v, gate, step)
         else:
             out = self._attend_with_sinks(q, k, v, self.sinks, step)
-        out = out.flatten(1).unsqueeze(1) if single else out.transpose(1, 2).flatten(2)
+        out = out.reshape(x.shape[0], 1, -1) if single else out.transpose(1, 2).flatten(2)
         return self.o_proj(out)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -92,10 +92,14 @@ class Layer(nn.Module):
     def mixer(self) -> Mixer:
         return getattr(self, self.mixer_name)
 
-    def forward(self, x: Tensor, step: Step, state: State | None) -> Tensor:
-        mixed = self.mixer(self.input_layernorm(x), step, state)
+    def forward(
+        self, x: Tensor, more: Tensor | None, step: Step, state: State | None
+    ) -> tuple[Tensor, Tensor]:
+        """x [B, L, hidden] and what is to be added to it, which the next norm does."""
+        hidden, x = add_and_norm(self.input_layernorm, x, more)
+        mixed = self.mixer(hidden, step, state)
         hidden, x = add_and_norm(self.post_attention_layernorm, x, mixed)
-        return x + self.mlp(hidden)
+        return x, self.mlp(hidden)
 
 
 class Decoder(nn.Module):
@@ -123,11 +127,12 @@ class Decoder(nn.Module):
         if self.embedding_scale is not None:
             # In x's dtype, as the models were trained: bfloat16 rounds the factor first.
             x = x * torch.tensor(self.embedding_scale, dtype=x.dtype, device=x.device)
+        more = None
         for i, layer in enumerate(self.layers):
-            x = layer(x, step, cache[i] if cache is not None else None)
+            x, more = layer(x, more, step, cache[i] if cache is not None else None)
         if cache is not None:
             cache.advance(step.length)
-        return self.norm(x)
+        return add_and_norm(self.norm, x, more)[0]
 
     def embed(self, ids: Tensor, decoding: bool) -> Tensor:
         """Embeddings of ids; a prompt's are checked, the tokens of a decoding model are its own."""

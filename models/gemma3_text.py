@@ -15,7 +15,7 @@ from . import decoder
 from .attention import Attention
 from .cache import State
 from .decoder import MLP, CausalLM, Decoder
-from .norms import ZeroCentredNorm
+from .norms import ZeroCentredNorm, add_and_norm
 from .step import FULL, SLIDING, Step
 
 
@@ -90,8 +90,11 @@ class GemmaLayer(nn.Module):
     def mixer(self) -> Attention:
         return self.self_attn
 
-    def forward(self, x: Tensor, step: Step, state: State | None) -> Tensor:
-        attended = self.self_attn(self.input_layernorm(x), step, state)
-        x = x + self.post_attention_layernorm(attended)
-        fed = self.mlp(self.pre_feedforward_layernorm(x))
-        return x + self.post_feedforward_layernorm(fed)
+    def forward(
+        self, x: Tensor, more: Tensor | None, step: Step, state: State | None
+    ) -> tuple[Tensor, Tensor]:
+        """As decoder.Layer's."""
+        hidden, x = add_and_norm(self.input_layernorm, x, more)
+        attended = self.post_attention_layernorm(self.self_attn(hidden, step, state))
+        hidden, x = add_and_norm(self.pre_feedforward_layernorm, x, attended)
+        return x, self.post_feedforward_layernorm(self.mlp(hidden))

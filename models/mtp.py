@@ -15,6 +15,7 @@ from torchmlx import Tensor, nn
 
 from .cache import Cache
 from .decoder import CausalLM, Layer, ModelArgs
+from .norms import add_and_norm
 from .step import Step
 from .stepper import Stepper
 
@@ -51,9 +52,9 @@ class MTP(nn.Module):
         step = Step(ids, cache, None, model.model.ropes)
         embedded = model.model.embed(ids, decoding=step.rows is not None)
         both = self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(hidden)
-        x = self.layers[0](self.fc(torch.cat(both, dim=-1)), step, cache[0])
+        x, more = self.layers[0](self.fc(torch.cat(both, dim=-1)), None, step, cache[0])
         cache.advance(step.length)
-        return self.norm(x)
+        return add_and_norm(self.norm, x, more)[0]
 
 
 class HeadDraft:

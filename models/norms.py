@@ -20,8 +20,12 @@ class ZeroCentredNorm(nn.Module):
 OFFSETS: dict[type, float] = {nn.RMSNorm: 0.0, ZeroCentredNorm: 1.0}
 
 
-def add_and_norm(norm: nn.Module, x: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-    """norm(x + more) and x + more, in one call where the norm is one of root mean squares."""
+def add_and_norm(norm: nn.Module, x: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor]:
+    """norm(x + more) and x + more, in one call where the norm is one of root mean squares.
+
+    None adds nothing."""
+    if more is None:
+        return norm(x), x
     if x.dtype == more.dtype and plain(x, norm, kinds=tuple(OFFSETS)):
         offset = OFFSETS[type(norm)]
         return ops.rms_norm(more, norm.weight, x, eps=norm.eps, offset=offset)

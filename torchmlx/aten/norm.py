@@ -65,7 +65,8 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     if input.size == 0:
         return input
     x = input.reshape(*input.shape[: input.ndim - len(shape)], math.prod(shape))
-    weight = None if weight is None else weight.reshape(-1)
+    # Not where it is flat: in a token's graph a reshape costs as much as a small kernel.
+    weight = weight.reshape(-1) if weight is not None and weight.ndim != 1 else weight
     # torch's default is the resolution of the type it computes in.
     eps = mx.finfo(wide(x).dtype).eps if eps is None else eps
     return rms_norm_kernel(x, weight, eps=eps).reshape(input.shape)
