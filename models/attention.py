@@ -57,6 +57,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, step: Step, state: KVState | None) -> Tensor:
         single = x.shape[1] == 1
+        if state is not None and single and step.rows is not None and self._joined(state):
+            return self.o_proj(self._join(x, step, step.rows, state))
         # Of a single token heads are rows as they come: nothing is to be transposed.
         axis = 1 if single else 2
         q, k, v = (self._heads(t, single) for t in self._project(x))
@@ -80,6 +82,23 @@ class Attention(nn.Module):
             out = self._attend_with_sinks(q, k, v, self.sinks, step)
         out = out.reshape(x.shape[0], 1, -1) if single else out.transpose(1, 2).flatten(2)
         return self.o_proj(out)
+
+    def _joined(self, state: KVState) -> bool:
+        """Whether one operation does all between the projections of a token."""
+        extended = self.window is not None or self.gated or self.sinks is not None
+        return state.plain and self.kind is not None and not extended
+
+    def _join(self, x: Tensor, step: Step, rows: Tensor, state: KVState) -> Tensor:
+        """[B, 1, H * D] of a token each, which joins the state."""
+        q, k, v = self._project(x)
+        if not isinstance(self.q_norm, nn.Identity):
+            q = self.q_norm(self._heads(q, True)).reshape(q.shape)
+            k = self.k_norm(self._heads(k, True)).reshape(k.shape)
+        turn = step.turn(self.kind or FULL)
+        seen = state.tensors(x.device)
+        out, *seen = ops.cached_attention(q, k, v, *turn, *seen, rows, scale=self.scale)
+        state.store(*seen)
+        return out
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         maps = self.q_proj, self.k_proj, self.v_proj

@@ -118,6 +118,18 @@ class KVState:
     def slots(self) -> int:
         return self.arrays[0].shape[2] if self.arrays else 0
 
+    @property
+    def plain(self) -> bool:
+        """Whether `tensors` are keys and values as they come."""
+        return isinstance(self.codec, Plain)
+
+    def tensors(self, device: devices.device) -> list[Tensor]:
+        return [from_array(x, device) for x in self.arrays]
+
+    def store(self, *tensors: Tensor) -> None:
+        """Replace what is remembered."""
+        self.arrays = [t.mx for t in tensors]
+
     def reserve(self, tokens: int) -> None:
         wanted = round_up(tokens)
         if self.window is not None:

@@ -1,5 +1,6 @@
 """The decode loop: compiled once a capacity; padded batches and caches of every kind."""
 
+import io
 import time
 import weakref
 
@@ -9,6 +10,7 @@ import pytest
 
 import torchmlx as tm
 from tests import tiny
+from torchmlx.kernels import native
 from torchmlx.models import load, stream_generate
 from torchmlx.models.cache import STEP, Cache, KVState
 from torchmlx.models.stepper import Stepper, prefill
@@ -205,3 +207,21 @@ def test_a_graph_of_40_layers_is_built_at_once(tmp_path):
             sums.append(time.thread_time() - began)
     # 2.3 to 2.7 times on a busy AMD EPYC (Zen 4), 2026-12-02; thread time leaves others out.
     assert sorted(steps)[4] <= 8 * sorted(sums)[4]
+
+
+def nodes(folder, layers: int) -> int:
+    """Nodes of the graph of one more token."""
+    model = load(str(tiny.write(folder, {"num_hidden_layers": layers})))[0]
+    with tm.inference_mode():
+        stepper = Stepper(model, model.make_cache())
+        token = prefill(model, stepper.cache, ids_of(5), 2048).argmax(-1, keepdim=True)
+        mx.eval(token.mx)
+        found = io.StringIO()
+        mx.export_to_dot(found, stepper(token).mx)
+    return found.getvalue().count("shape=rectangle")
+
+
+@pytest.mark.skipif(bool(native.obstacle()), reason="needs the C++ extension")
+def test_a_layer_adds_seven_nodes_to_a_tokens_graph(tmp_path):
+    """Norm, projections, attention, output; norm, SwiGLU, down. MLX takes 1 to 2 us for each."""
+    assert nodes(tmp_path, 3) - nodes(tmp_path, 2) == 7

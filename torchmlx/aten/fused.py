@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.op import op
 from ..kernels.attention import attention
+from ..kernels.cached_attention import cached_attention
 from ..kernels.causal_conv1d import causal_conv1d
 from ..kernels.conv2d import conv2d
 from ..kernels.conv3d import conv3d
@@ -38,7 +39,7 @@ def speaking_torch(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 KERNELS = (
-    *(attention, causal_conv1d, conv2d, conv3d, gated_delta, grouped_matmul),
+    *(attention, cached_attention, causal_conv1d, conv2d, conv3d, gated_delta, grouped_matmul),
     *(projections, rms_norm, router, swiglu),
 )
 for _kernel in KERNELS:
