@@ -177,7 +177,48 @@ CHOOSING = {
     "hardsigmoid": lambda lib, x, mask: lib.nn.functional.hardsigmoid(x * 3),
     "fmax": lambda lib, x, mask: lib.fmax(x, lib.zeros(3)),
     "fmin": lambda lib, x, mask: lib.fmin(x, lib.tensor([0.5, math.nan, -0.5])),
+    "mask = number": lambda lib, x, mask: _written(x, mask, 0.0),
+    "mask = tensor": lambda lib, x, mask: _written(x, mask, lib.tensor(1.5)),
+    "max_pool1d": lambda lib, x, mask: lib.nn.functional.max_pool1d(x, 2, 1),
+    "max_pool2d": lambda lib, x, mask: lib.nn.functional.max_pool2d(x[None], 3, 2, 1),
+    "max_pool3d": lambda lib, x, mask: lib.nn.functional.max_pool3d(x[None, None], (1, 2, 2)),
+    "hardswish": lambda lib, x, mask: lib.nn.functional.hardswish(x * 3),
+    "copysign": lambda lib, x, mask: lib.copysign(x * mask, x.detach()),
+    "nll_loss": lambda lib, x, mask: _classified(lib, "nll_loss", x),
+    "cross_entropy": lambda lib, x, mask: _classified(lib, "cross_entropy", x),
+    "max": lambda lib, x, mask: x.max(),
+    "median": lambda lib, x, mask: x.median(),
+    "angle": lambda lib, x, mask: x.angle(),
+    "diag": lambda lib, x, mask: x[0].diag(),
+    "embedding_bag": lambda lib, x, mask: lib.nn.functional.embedding_bag(
+        lib.tensor([[0, 1, 1]]), x, mode="max"
+    ),
+    "grid_sample": lambda lib, x, mask: lib.nn.functional.grid_sample(
+        x[None, None], x.detach()[None, :, :2, None].expand(1, 3, 2, 2), align_corners=False
+    ),
+    "cosine_embedding_loss": lambda lib, x, mask: lib.nn.functional.cosine_embedding_loss(
+        x, x.detach() + 1, lib.tensor([1, -1, -1]), margin=0.9, reduction="none"
+    ),
+    "gelu": lambda lib, x, mask: lib.nn.functional.gelu(x),
+    "silu": lambda lib, x, mask: lib.nn.functional.silu(x),
+    "leaky_relu": lambda lib, x, mask: lib.nn.functional.leaky_relu(x),
+    "prelu": lambda lib, x, mask: lib.nn.functional.prelu(x, lib.tensor([0.1, 0.2, 0.3])),
+    "var": lambda lib, x, mask: x.var(1),
+    "huber_loss": lambda lib, x, mask: lib.nn.functional.huber_loss(
+        x, x.detach() * 0, reduction="none"
+    ),
 }
+
+
+def _written(x, mask, value):
+    y = x * 1
+    y[mask] = value
+    return y
+
+
+def _classified(lib, name: str, x):
+    targets = lib.tensor([1, -100, 2])
+    return getattr(lib.nn.functional, name)(x, targets, reduction="none")
 
 
 @pytest.mark.parametrize("cotangent", [math.nan, math.inf, 2.0])
@@ -190,6 +231,94 @@ def test_what_was_not_chosen_gets_zero(name, cotangent):
         y = CHOOSING[name](lib, x, x.detach() > 0.25)
         slopes.append(lib.autograd.grad(y, x, lib.full(tuple(y.shape), cotangent))[0].numpy())
     np.testing.assert_allclose(slopes[1], slopes[0], rtol=1e-6)
+
+
+def _numbers(lib, *shape, values=(-1.0, 0.0, 1.0)):
+    """Whole numbers, so that many are equal, and many 0."""
+    drawn = np.random.default_rng(0).choice(values, shape).astype(np.float32)
+    return lib.tensor(drawn, requires_grad=True)
+
+
+# Where a function has no slope, torch takes one; equal elements share a gradient, or the first has
+# it.
+AT_KINKS = {
+    **{
+        name: lambda lib, name=name: getattr(lib.nn.functional, name)(_leaf(lib))
+        for name in ("elu", "selu", "celu", "logsigmoid", "gelu", "softplus", "mish", "hardswish")
+    },
+    "erf": lambda lib: lib.erf(_leaf(lib)),
+    "std of equals": lambda lib: (_leaf(lib) * 0 + 2).std(1),
+    "std": lambda lib: _leaf(lib).std((0, 1)),
+    "var, no degrees of freedom": lambda lib: _leaf(lib).var(1, correction=6),
+    "std_mean": lambda lib: sum(lib.std_mean(_leaf(lib) * 0, dim=1)),
+    "max": lambda lib: _leaf(lib).max(),
+    "median": lambda lib: _leaf(lib).median(),
+    "max_pool2d": lambda lib: lib.nn.functional.max_pool2d(_leaf(lib)[None], 2),
+    "max_pool2d that overlaps": lambda lib: lib.nn.functional.max_pool2d(
+        _leaf(lib)[None], (3, 2), (1, 2), (1, 0), (1, 2), True
+    ),
+    "bce_with_logits": lambda lib: lib.nn.functional.binary_cross_entropy_with_logits(
+        _leaf(lib), lib.full((6, 6), 0.25), reduction="none", pos_weight=lib.tensor(3.0)
+    ),
+    "bce": lambda lib: lib.nn.functional.binary_cross_entropy(
+        _leaf(lib).abs(), lib.eye(6), reduction="none"
+    ),
+    "cross_entropy, all ignored": lambda lib: lib.nn.functional.cross_entropy(
+        _leaf(lib), lib.full((6,), -100)
+    ),
+    "gaussian_nll_loss": lambda lib: lib.nn.functional.gaussian_nll_loss(
+        _leaf(lib), lib.ones(6, 6), _leaf(lib).abs(), reduction="none"
+    ),
+    "xlogy": lambda lib: lib.xlogy(_leaf(lib), _leaf(lib).abs() + 1),
+    "xlog1py": lambda lib: lib.special.xlog1py(_leaf(lib), _leaf(lib).abs() + 1),
+    "entr": lambda lib: lib.special.entr(_leaf(lib)),
+    "logit": lambda lib: lib.logit(_leaf(lib)),
+    "hypot": lambda lib: lib.hypot(_leaf(lib), lib.ones(6)),
+    "atan2": lambda lib: lib.atan2(_leaf(lib), _leaf(lib) * 0),
+    "pow 0": lambda lib: _leaf(lib) ** 0,
+    "pow": lambda lib: 0.0 ** _leaf(lib).abs(),
+    "logaddexp": lambda lib: lib.logaddexp(_leaf(lib).double(), lib.zeros(6).double()),
+    "embedding_bag": lambda lib: lib.nn.functional.embedding_bag(
+        lib.tensor([[0, 1, 1], [3, 2, 4]]), _leaf(lib), mode="max"
+    ),
+    "scatter_reduce": lambda lib: _leaf(lib).scatter_reduce(
+        0, lib.zeros(3, 6, dtype=lib.int64), _leaf(lib)[1:4], "amax"
+    ),
+    "scatter_reduce, not with itself": lambda lib: _leaf(lib).scatter_reduce(
+        0, lib.zeros(3, 6, dtype=lib.int64), _leaf(lib)[1:4], "amin", include_self=False
+    ),
+    **{
+        f"{p}-norm": lambda lib, p=p: lib.linalg.vector_norm(_leaf(lib), p, 1)
+        for p in (-1, 0.5, 1, 2, 3, math.inf, -math.inf)
+    },
+}  # fmt: skip
+_made: list = []
+
+
+def _leaf(lib):
+    _made.append(_numbers(lib, 6, 6))
+    return _made[-1]
+
+
+@pytest.mark.parametrize("name", AT_KINKS)
+def test_gradients_at_kinks_and_of_equals(name):
+    slopes = []
+    for lib in (torch, torchmlx):
+        _made.clear()
+        y = AT_KINKS[name](lib)
+        weights = lib.arange(1.0, 1 + y.numel()).reshape(y.shape).to(y.dtype)
+        found = lib.autograd.grad(y, _made, weights, allow_unused=True)
+        slopes.append([g.numpy() for g in found if g is not None])
+    for mine, theirs in zip(slopes[1], slopes[0], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_the_number_of_elements_has_no_gradient():
+    for lib in (torch, torchmlx):
+        x = _numbers(lib, 3)
+        lib.linalg.vector_norm(x, 0).backward()
+        assert x.grad is None
+        assert lib.autograd.grad(x.norm(0) + x.sum(), x)[0].tolist() == [1, 1, 1]
 
 
 def test_functions_of_one_call_are_not_kept():

@@ -7,7 +7,7 @@ import pytest
 
 import torchmlx
 
-from .parity import data, parity
+from .parity import data, parity, torch
 
 WITH_NAN = data(3, 4, 5)
 WITH_NAN[0, 1, 2] = WITH_NAN[2, 1] = np.nan
@@ -82,6 +82,14 @@ def test_correction():
     parity("var", data(3, 4), dim=0, correction=2)
 
 
+@pytest.mark.parametrize("name", ["var", "std", "var_mean", "std_mean"])
+def test_no_degrees_of_freedom(name):
+    for lib in (torch, torchmlx):
+        for shape, dim in (((3, 1), 1), ((2, 0), 1), ((), None)):
+            with pytest.warns(UserWarning, match=rf"^{name}\(\): degrees of freedom is <= 0"):
+                getattr(lib, name)(lib.ones(shape), dim)
+
+
 def test_count_nonzero():
     parity("count_nonzero", np.array([[0.0, 1, np.nan], [0, 0, 2]], np.float32), dim=1)
 
@@ -114,3 +122,7 @@ def test_out():
     values, indices = torchmlx.empty(2), torchmlx.empty(2, dtype=torchmlx.int64)
     torchmlx.max(torchmlx.tensor([[1.0, 5], [7, 2]]), 1, out=(values, indices))
     assert (values.tolist(), indices.tolist()) == ([5.0, 7.0], [1, 0])
+
+
+def test_no_difference_is_the_input():
+    parity("diff", data(2, 3), n=0, prepend=data(2, 1), append=data(2, 2))

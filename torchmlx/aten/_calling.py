@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core import dtype as dtypes
 from ..core.layout import wrap_dim, wrap_dims
+from ..core.tape import fit
 
 _TORCH_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 
@@ -86,6 +87,46 @@ def along(x: mx.array, dim: int, function):
 def picked(x: mx.array, index: mx.array, axis: int) -> mx.array:
     """Elements of x at indices along an axis; MLX differentiates by x only if told so."""
     return mx.take_along_axis(x, mx.stop_gradient(index), axis=axis)
+
+
+_BITS = {2: mx.int16, 4: mx.int32, 8: mx.int64}
+
+
+def kept(condition, x: mx.array) -> mx.array:
+    """x where the condition holds, 0 elsewhere, even where x is no number."""
+    return _kept(condition, x)  # type: ignore[return-value]
+
+
+@mx.custom_function
+def _kept(condition, x):
+    if not on_cpu():
+        return mx.where(condition, x, mx.array(0, x.dtype))
+    # Of 590,000 float32 numbers this takes 0.4 ms, mx.where 2.5 (2 busy cores, 2026-12-03).
+    bits = _BITS[x.itemsize]
+    return mx.view(mx.view(x, bits) * condition.astype(bits), x.dtype)
+
+
+@_kept.vjp
+def _to_the_kept(primals, g, result):
+    condition, x = primals
+    return mx.zeros_like(condition), fit(kept(condition, g), x)
+
+
+def chosen(condition, x, y) -> mx.array:
+    """mx.where whose gradient is 0 for what is not chosen, also of a cotangent that is NaN."""
+    return _chosen(condition, x, y)  # type: ignore[return-value]
+
+
+@mx.custom_function
+def _chosen(condition, x, y):
+    return mx.where(condition, x, y)
+
+
+@_chosen.vjp
+def _to_the_chosen(primals, g, result):
+    condition, x, y = primals
+    of_x, of_y = kept(condition, g), kept(mx.logical_not(condition), g)
+    return mx.zeros_like(condition), fit(of_x, x), fit(of_y, y)
 
 
 def count(shape, axes) -> int:

@@ -51,9 +51,9 @@ def leaky_relu(input, negative_slope=0.01):
 
 
 def _elu(x, alpha, scale, input_scale):
-    # The exponential sees only negative numbers: an overflow in the branch not taken would spoil
+    # The exponential does not see positive numbers: an overflow in the branch not taken would spoil
     # gradients.
-    negative = mx.expm1(mx.minimum(x, 0) * input_scale) * (alpha * scale)
+    negative = mx.expm1(mx.where(x > 0, 0, x) * input_scale) * (alpha * scale)
     return mx.where(x > 0, x * scale, negative)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..core.layout import broadcast_shapes, wrap_dim
 from ..core.op import TABLE, composite, op
-from ._calling import collapse, is_float, wide
+from ._calling import chosen, collapse, is_float, wide
 from .loss import check_reduction, legacy_reduction
 from .reduce import total, vector_norm_of
 
@@ -72,8 +72,9 @@ def _cosine_embedding(x1, x2, target, margin):
     squares = [total(v * v, (v.ndim - 1,)) + tiny for v in (a, b)]
     cosine = total(a * b, (a.ndim - 1,)) / mx.sqrt(squares[0] * squares[1])
     zero = mx.zeros((), cosine.dtype)
-    loss = mx.where(target == 1, 1 - cosine, zero)
-    return (loss + mx.where(target == -1, mx.maximum(cosine - margin, 0), zero)).astype(x1.dtype)
+    above = chosen(cosine > margin, cosine - margin, zero)
+    loss = chosen(target == 1, 1 - cosine, zero) + chosen(target == -1, above, zero)
+    return loss.astype(x1.dtype)
 
 
 @composite(at=("F",))
@@ -200,7 +201,8 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
             raise ValueError("var is of incorrect size")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(reduction + " is not valid")
-    var = var.clamp_min(eps)
+    # The gradient knows nothing of the bound.
+    var = var - var.detach() + var.detach().clamp_min(eps)
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.9189385332046727  # log(2 pi) / 2

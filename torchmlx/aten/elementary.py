@@ -61,9 +61,20 @@ def logaddexp(x, y):
     """log(e ** x + e ** y) without overflow."""
     if x.dtype != mx.float64:
         return mx.logaddexp(x, y)
+    return _logaddexp64(*mx.broadcast_arrays(x, y))
+
+
+@mx.custom_function
+def _logaddexp64(x, y):
     high = mx.maximum(x, y)
     rest = mx.log1p(exp(-mx.abs(x - y)))
     return mx.where(mx.isinf(high), high, high + rest)
+
+
+@_logaddexp64.vjp
+def _logaddexp_slopes(primals, g, result):
+    x, y = primals
+    return g * sigmoid(x - y), g * sigmoid(y - x)
 
 
 def erf(x):

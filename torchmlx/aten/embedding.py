@@ -10,7 +10,7 @@ import numpy as np
 from ..core import dtype as dtypes
 from ..core.op import composite, op
 from ..core.tensor import Tensor
-from ._calling import wide
+from ._calling import picked, wide
 from .index import check_bounds
 
 
@@ -110,14 +110,22 @@ def bags(weight, indices, owner, count, mode, scale, counted):
     shape = (count, weight.shape[1])
     sizes = mx.zeros((count,), mx.int32).at[owner].add(counted.astype(mx.int32))[:, None]
     if mode == "max":
-        rows = mx.where(counted[:, None], rows, mx.array(-math.inf, rows.dtype))
-        result = mx.full(shape, -math.inf, rows.dtype).at[owner].maximum(rows)
-        return mx.where(sizes > 0, result, 0).astype(weight.dtype)
+        return mx.where(sizes > 0, _largest(rows, owner, shape, counted), 0).astype(weight.dtype)
     rows = mx.where(counted[:, None], rows, mx.array(0, rows.dtype))
     result = mx.zeros(shape, rows.dtype).at[owner].add(rows)
     if mode == "mean":
         result = result / mx.maximum(sizes, 1)
     return result.astype(weight.dtype)
+
+
+def _largest(rows, owner, shape, counted) -> mx.array:
+    """The maxima of each bag, [*shape], each taken from the first row that has it."""
+    candidates = mx.where(counted[:, None], rows, mx.array(-math.inf, rows.dtype))
+    lowest = mx.full(shape, -math.inf, rows.dtype)
+    top = mx.stop_gradient(lowest.at[owner].maximum(candidates))
+    n = rows.shape[0]
+    here = mx.where(candidates == top[owner], mx.arange(n)[:, None], n - 1)
+    return picked(rows, mx.full(shape, n - 1, here.dtype).at[owner].minimum(here), axis=0)
 
 
 def owners(offsets: Tensor, elements: int, include_last: bool) -> tuple[np.ndarray, int]:

@@ -19,7 +19,7 @@ from ..core.op import checked_number, composite
 from ..core.overlap import check_apart, in_rounds
 from ..core.record import computed, needed, snapshot
 from ..core.tensor import Tensor, check_leaf_write, from_array
-from ._calling import host
+from ._calling import chosen, host
 from .convert import cast_array
 
 
@@ -386,7 +386,7 @@ def setitem(x: Tensor, index, value) -> None:
     mask = _whole_mask(target, rest)
     number = not isinstance(value, Tensor) or value.numel() == 1
     if mask is not None and number:
-        _assign(target, lambda a, v: mx.where(mask, mx.reshape(v, ()), a), value, "masked_fill")
+        _assign(target, lambda a, v: chosen(mask, mx.reshape(v, ()), a), value, "masked_fill")
         return
     if isinstance(value, Tensor):
         _same_dtype(x, value)

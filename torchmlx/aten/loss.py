@@ -9,8 +9,8 @@ import mlx.core as mx
 from ..core import dtype as dtypes
 from ..core.op import TABLE, composite, op
 from ..kernels.log_softmax import log_softmax
-from ._calling import collapse, wide
-from .elementary import exp
+from ._calling import chosen, collapse, wide
+from .elementary import exp, logaddexp
 from .reduce import total
 
 
@@ -155,11 +155,11 @@ def _nll(logp, target, weight, ignore_index: int, reduction: str, smoothing: flo
     if weight is not None:
         of_target = of_target * mx.take(wide(weight), safe, axis=0)
     loss = -_picked(logp, safe, axis) * of_target
-    loss = mx.where(kept, loss, mx.array(0, loss.dtype))
+    loss = chosen(kept, loss, mx.array(0, loss.dtype))
     if smoothing:
         classes = logp.shape[axis]
         everywhere = logp if weight is None else logp * _per_class(weight, logp, axis)
-        even = mx.where(kept, -collapse(mx.sum, everywhere, axis), mx.array(0, loss.dtype))
+        even = chosen(kept, -collapse(mx.sum, everywhere, axis), mx.array(0, loss.dtype))
         loss = (1 - smoothing) * loss + smoothing / classes * even
     if reduction == "none":
         return loss
@@ -300,11 +300,24 @@ def linear_cross_entropy(
     )  # fmt: skip
 
 
+@mx.custom_function
+def _binary(x, t):
+    """The cross entropy of each element, logarithms not below -100."""
+    low = mx.array(-100, x.dtype)
+    return -(t * mx.maximum(mx.log(x), low) + (1 - t) * mx.maximum(mx.log1p(-x), low))
+
+
+@_binary.vjp
+def _binary_slopes(primals, g, result):
+    """torch's: a denominator of at least 1e-12, and logarithms as they are."""
+    x, t = primals
+    return g * (x - t) / mx.maximum((1 - x) * x, 1e-12), g * (mx.log1p(-x) - mx.log(x))
+
+
 @op("_bce", at=())
 def _bce(input, target, weight, reduction):
     x, t = wide(input), wide(target)
-    low = mx.array(-100, x.dtype)
-    loss = -(t * mx.maximum(mx.log(x), low) + (1 - t) * mx.maximum(mx.log1p(-x), low))
+    loss = _binary(*mx.broadcast_arrays(x, t))
     if weight is not None:
         loss = loss * wide(weight)
     return _reduced(loss, reduction, input.dtype)
@@ -337,8 +350,7 @@ def binary_cross_entropy(
 @op("_bce_with_logits", at=(), promote="input target")
 def _bce_with_logits(input, target, weight, pos_weight, reduction):
     x, t = wide(input), wide(target)
-    # log(1 + exp(-x)) without overflow
-    softplus = mx.log1p(exp(-mx.abs(x))) + mx.maximum(-x, 0)
+    softplus = logaddexp(mx.array(0, x.dtype), -x)
     factor = 1 if pos_weight is None else (wide(pos_weight) - 1) * t + 1
     loss = (1 - t) * x + factor * softplus
     if weight is not None:

@@ -9,7 +9,7 @@ import math
 import mlx.core as mx
 
 from ..core.op import TABLE, composite, op
-from ._calling import collapse, is_float, picked, torch_name, wide
+from ._calling import collapse, is_float, kept, picked, torch_name, wide
 
 
 def _sizes(value, n: int, name: str) -> tuple[int, ...]:
@@ -102,10 +102,49 @@ class Geometry:
         """Each window of x [..., *spatial] combined, one dimension at a time; `fill` is outside."""
         # Not a reduction of mx.as_strided windows: mx.max mixes rows up when they overlap with a
         # dilation (mlx 0.32.4 on the CPU: 1x3x9, kernel 3, dilation 2).
-        x = self._padded(x, fill)
-        for i in range(self.n):
-            x = functools.reduce(combine, self._taps(x, x.ndim - self.n, i))
-        return x
+        return self.stages(x, fill, combine)[-1]
+
+    def stages(self, x: mx.array, fill, combine) -> list[mx.array]:
+        """x, padded, and what it becomes as its dimensions are combined, the last one first."""
+        stages = [self._padded(x, fill)]
+        for i in reversed(range(self.n)):
+            x = stages[-1]
+            stages.append(functools.reduce(combine, self._taps(x, x.ndim - self.n, i)))
+        return stages
+
+    def cropped(self, x: mx.array) -> mx.array:
+        """x without its padding."""
+        each = zip(self.padding, self.spatial, strict=True)
+        return x[(..., *(slice(p, p + size) for p, size in each))]
+
+    def to_maxima(self, x: mx.array, g: mx.array, i: int) -> mx.array:
+        """The gradient g of the maxima along dimension i, put where they are in x, padded: the
+        first maximum of a window gets it, or its last NaN.
+        """
+        axis = x.ndim - self.n + i
+        taps = [mx.contiguous(tap) for tap in self._taps(x, x.ndim - self.n, i)]
+        before = list(itertools.accumulate(taps, mx.maximum))
+        parts = []
+        for k in reversed(range(1, len(taps))):
+            taken = (taps[k] > before[k - 1]) | mx.isnan(taps[k])
+            parts.append(kept(taken, g))
+            g = kept(mx.logical_not(taken), g)
+        return self._placed([g, *reversed(parts)], x, axis, i)
+
+    def _placed(self, parts: list[mx.array], x: mx.array, axis: int, i: int) -> mx.array:
+        """Each tap's part where the tap lies along dimension i of an array like x, added up.
+
+        A tap meets every stride-th element: one array for each remainder, then all of them woven.
+        """
+        stride = self.stride[i]
+        steps = [divmod(k * self.dilation[i], stride) for k in range(len(parts))]
+        longest = self.outputs[i] + max(q for q, _ in steps)
+        planes = [mx.zeros((), parts[0].dtype)] * stride
+        for part, (shift, remainder) in zip(parts, steps, strict=True):
+            planes[remainder] = planes[remainder] + _fitted(part, axis, shift, longest)
+        shape = (*x.shape[:axis], longest, *x.shape[axis + 1 :])
+        woven = mx.stack([mx.broadcast_to(p, shape) for p in planes], axis=axis + 1)
+        return _fitted(mx.flatten(woven, axis, axis + 1), axis, 0, x.shape[axis])
 
     def windows(self, x: mx.array, fill) -> mx.array:
         """x [..., *spatial] as [..., *outputs, taps]; positions outside hold `fill`."""
@@ -114,6 +153,18 @@ class Geometry:
         for i in range(self.n):
             x = mx.stack(list(self._taps(x, first, i)), axis=-1)
         return x.reshape(*x.shape[: first + self.n], math.prod(x.shape[first + self.n :]))
+
+
+def _fitted(x: mx.array, axis: int, before: int, size: int) -> mx.array:
+    """x with `before` zeros put first along an axis, then cut or filled up to `size`."""
+    lead, missing = (slice(None),) * axis, size - before - x.shape[axis]
+    if missing < 0:
+        x, missing = x[(*lead, slice(0, size - before))], 0
+    if not before and not missing:
+        return x
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (before, missing)
+    return mx.pad(x, widths)
 
 
 def _given(stride) -> bool:
@@ -151,6 +202,15 @@ def _max_pool(x, geometry: Geometry, indices: bool):
     which = _first_maximum(flat)
     values = picked(flat, which[..., None], axis=-1)[..., 0]
     return values, _flat_positions(which.astype(mx.int64), geometry)
+
+
+def max_pool_gradient(n: int, g, input, *numbers):
+    """The gradient of max_pool{n}d by its input; numbers: kernel size, stride and so on."""
+    geometry = Geometry(input, n, *numbers)
+    stages = geometry.stages(input, -math.inf, mx.maximum)
+    for i in range(n):  # the last dimension was combined first
+        g = geometry.to_maxima(stages[-2 - i], g, i)
+    return geometry.cropped(g)
 
 
 def _flat_positions(which: mx.array, geometry: Geometry) -> mx.array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from functools import partial
 
 import mlx.core as mx
@@ -317,7 +318,7 @@ def aminmax(input, *, dim=None, keepdim=False):
 # ---- spread
 
 
-def _variance(x: mx.array, dim, correction, keepdim: bool):
+def _variance(name: str, x: mx.array, dim, correction, keepdim: bool):
     """(variance, mean) in x's dtype; two passes, float32 inside for half precision."""
     if not is_float(x):
         raise RuntimeError("std and var only support floating point and complex dtypes")
@@ -330,6 +331,12 @@ def _variance(x: mx.array, dim, correction, keepdim: bool):
     squares = mx.square(mx.abs(apart)) if a.dtype == mx.complex64 else mx.square(apart)
     keepdim = keepdim and x.ndim > 0
     degrees = max(0.0, n - correction)
+    if not degrees:
+        warnings.warn(
+            f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the "
+            "reduction factor (input numel divided by output numel).",
+            stacklevel=5,
+        )
     spread = total(squares, axes, keepdim) / mx.array(float(degrees), squares.dtype)
     middle = centre if keepdim else mx.squeeze(centre, axes)
     return (spread, middle) if x.ndim else (mx.reshape(spread, ()), mx.reshape(middle, ()))
@@ -343,7 +350,7 @@ def _spread(name: str, root: bool, with_mean: bool):
             dim, unbiased = None, dim
         if correction is None:
             correction = 1 if unbiased is None else int(unbiased)
-        value, middle = _variance(input, dim, correction, keepdim)
+        value, middle = _variance(name, input, dim, correction, keepdim)
         value = mx.sqrt(value) if root else value
         if input.dtype in (mx.float16, mx.bfloat16):
             value, middle = value.astype(input.dtype), middle.astype(input.dtype)
@@ -388,37 +395,52 @@ def _log_of_nothing(x: mx.array, dim, keepdim: bool) -> mx.array:
 
 def vector_norm_of(x: mx.array, ord, dim, keepdim: bool) -> mx.array:
     """The p-norm of real or complex numbers over dims, in float32 for half precision."""
-    a = mx.abs(wide(x))
     ord = float(ord)
-    if ord == math.inf or ord == -math.inf:
-        _no_empty_norm(x, dim, ord)
-        function = mx.max if ord > 0 else mx.min
-        return reduce_axes(a, dim, keepdim, partial(collapse, function))
     if ord == 0:
+        a = mx.abs(wide(x))
         return reduce_axes((a != 0).astype(a.dtype), dim, keepdim, total)
-    if ord == 1:
-        return reduce_axes(a, dim, keepdim, total)
-    if ord == 2:
-        return _root(reduce_axes(mx.square(a), dim, keepdim, total))
-    if ord < 0:
+    if ord < 0 or ord == math.inf:
         _no_empty_norm(x, dim, ord)
-    return _root(reduce_axes(mx.power(a, ord), dim, keepdim, total), ord)
-
-
-def _root(x: mx.array, ord: float = 2.0) -> mx.array:
-    """x to the power of 1 / ord, whose slope at 0 is torch's, 0."""
+    if ord == 1:
+        return reduce_axes(mx.abs(wide(x)), dim, keepdim, total)
 
     @mx.custom_function
-    def root(x):
-        return mx.sqrt(x) if ord == 2 else mx.power(x, 1.0 / ord)
+    def norm(x):
+        return reduce_axes(mx.abs(x), dim, keepdim, partial(_norm_of, ord))
 
-    @root.vjp
+    @norm.vjp
     def slope(x, g, y):
-        y = root(x)
-        zero = y == 0
-        return mx.where(zero, 0, g / (ord * mx.power(mx.where(zero, 1, y), ord - 1)))
+        y = norm(x)
+        if not keepdim and x.ndim:
+            axes = reduced_axes(dim, x.ndim)
+            g, y = mx.expand_dims(g, axes), mx.expand_dims(y, axes)
+        return _norm_slope(x, g, y, ord, dim)
 
-    return root(x)
+    return norm(wide(x))
+
+
+def _norm_of(ord: float, a: mx.array, axes, keepdim: bool) -> mx.array:
+    if math.isinf(ord):
+        return collapse(mx.max if ord > 0 else mx.min, a, axes, keepdim)
+    if ord == 2:
+        return mx.sqrt(total(mx.square(a), axes, keepdim))
+    return mx.power(total(mx.power(a, ord), axes, keepdim), 1.0 / ord)
+
+
+def _norm_slope(x: mx.array, g: mx.array, y: mx.array, ord: float, dim) -> mx.array:
+    """torch's gradient, which is 0 at 0; the largest of several share it."""
+    zero = mx.array(0, g.dtype)
+    if ord == 2:
+        return mx.where(y == 0, zero, g * (x / y))
+    a = mx.abs(x)
+    sign = x / mx.where(a == 0, 1, a) if x.dtype == mx.complex64 else mx.sign(x)
+    if math.isinf(ord):
+        hit = (a == y) | (mx.isnan(a) & mx.isnan(y))
+        number = reduce_axes(hit.astype(g.dtype), dim, True, total)
+        return sign * hit * (g / number)
+    still = mx.where(a == 0, 1, a)
+    slope = mx.where(a == 0, zero, mx.power(still, ord - 1))
+    return sign * slope * mx.where(y == 0, zero, g / mx.power(mx.where(y == 0, 1, y), ord - 1))
 
 
 def _no_empty_norm(x: mx.array, dim, ord: float) -> None:

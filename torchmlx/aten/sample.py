@@ -8,7 +8,7 @@ import math
 import mlx.core as mx
 
 from ..core.op import op
-from ._calling import picked, torch_name, wide
+from ._calling import chosen, picked, torch_name, wide
 from .resize import _cubic_weights
 
 MODES = ("bilinear", "nearest", "bicubic")
@@ -53,7 +53,7 @@ def _gathered(flat: mx.array, index: list[mx.array], sizes) -> mx.array:
     assert inside is not None
     offset = mx.broadcast_to(offset[:, None], (*flat.shape[:2], offset.shape[-1]))
     found = picked(flat, offset, axis=2)
-    return mx.where(inside[:, None], found, mx.zeros((), flat.dtype))
+    return chosen(inside[:, None], found, mx.zeros((), flat.dtype))
 
 
 def _neighbours(mode: str, where: mx.array, size: int, padding: str, align_corners: bool):

@@ -109,7 +109,7 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
     """n-th differences along dim, of prepend, input and append joined. torch.diff."""
     from .shape import cat
 
-    parts = [t for t in (prepend, input, append) if t is not None]
+    parts = [t for t in (prepend, input, append) if t is not None] if n else [input]
     x = cat(parts, dim) if len(parts) > 1 else input
     if x.ndim == 0:
         raise RuntimeError("diff expects input to be at least one-dimensional")

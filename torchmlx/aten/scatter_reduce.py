@@ -49,6 +49,27 @@ def _multiplied(x: mx.array, places: tuple, updates: mx.array) -> mx.array:
     return multiplied(x, updates)
 
 
+def _extreme(base, x, places: tuple, updates, largest: bool) -> mx.array:
+    """x with `updates` reduced into x[places]; of equal elements each gets its share of the
+    gradient. `base` is what x was before: torch counts it also where it takes no part.
+    """
+
+    def reduced(x, u):
+        return x.at[places].maximum(u) if largest else x.at[places].minimum(u)
+
+    extreme = mx.custom_function(reduced)
+
+    @extreme.vjp
+    def pulled(primals, g, result):
+        x, u = primals
+        result = reduced(x, u)
+        own, given = (base == result).astype(g.dtype), (u == result[places]).astype(g.dtype)
+        share = g / own.at[places].add(given)
+        return own * share, given * share[places]
+
+    return extreme(x, updates)
+
+
 def _reduced(base: mx.array, places: tuple, source: mx.array, reduce: str, include_self: bool):
     """`base` with `source` reduced into base[places]."""
     x, updates = wide(base), wide(source)
@@ -57,9 +78,10 @@ def _reduced(base: mx.array, places: tuple, source: mx.array, reduce: str, inclu
         x[places] = mx.full(updates.shape, _identity(x, reduce), x.dtype)
     if reduce == "prod":
         return _multiplied(x, places, updates).astype(base.dtype)
-    at = x.at[places]
-    how = {"sum": at.add, "mean": at.add, "amax": at.maximum, "amin": at.minimum}
-    result = how[reduce](updates)
+    if reduce in ("amax", "amin"):
+        before = mx.stop_gradient(wide(base))
+        return _extreme(before, x, places, updates, reduce == "amax").astype(base.dtype)
+    result = x.at[places].add(updates)
     if reduce == "mean":
         ones = mx.ones(x.shape, x.dtype) if include_self else mx.zeros(x.shape, x.dtype)
         number = mx.maximum(ones.at[places].add(mx.ones(updates.shape, x.dtype)), 1)

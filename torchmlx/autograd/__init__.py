@@ -12,6 +12,7 @@ from ..core.modes import (
 from ..core.tensor import Tensor as Variable
 from . import derivatives as _derivatives  # noqa: F401  # fills the table of gradients
 from . import engine, function, functional, graph, methods
+from . import reductions as _reductions  # noqa: F401  # more of them
 from .anomaly import detect_anomaly, set_detect_anomaly
 from .engine import backward, grad
 from .function import Function

@@ -6,13 +6,15 @@ shape and dtype. Sums over broadcast dimensions and casts are the tape's.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import mlx.core as mx
 
 from ..aten import elementary
-from ..aten._calling import wide
-from ..aten.elementary import cos, sin
+from ..aten._calling import kept, wide
+from ..aten.elementary import cos, sigmoid, sin
+from ..aten.reduce import total
 from ..core.op import TABLE
 from ..core.record import NAMES, READS, derivative, reads
 from ..core.tape import Like
@@ -28,7 +30,6 @@ READS.update(dict.fromkeys((
 # Linear in one tensor and in another: each one's gradient reads the other.
 READS.update({
     "_addcdiv": reads("tensor1:tensor2 tensor2"),
-    "_lerp": reads("input:weight end:weight weight"),
     "_normalised_by": reads("input mean variance weight"),
     "addbmm": reads("batch1:batch2 batch2:batch1"),
     "addcmul": reads("tensor1:tensor2 tensor2:tensor1"),
@@ -51,26 +52,19 @@ def add(g, input, other, *, alpha=1):
     return g, g if alpha == 1 else g * alpha
 
 
-def _where(condition, g):
-    """g where the condition holds. MLX's own gradient of `where` multiplies: NaN and infinities of
-    what was not chosen come through as NaN.
-    """
-    return mx.where(condition, g, mx.array(0, g.dtype))
-
-
 @derivative("_select", saves="condition")
 def select(g, condition, input, other):
-    return None, _where(condition, g), _where(mx.logical_not(condition), g)
+    return None, kept(condition, g), kept(mx.logical_not(condition), g)
 
 
 @derivative("_masked_fill", saves="mask")
 def masked_fill(g, input, mask, value):
-    return _where(mx.logical_not(mask), g), None, _where(mask, g)
+    return kept(mx.logical_not(mask), g), None, kept(mask, g)
 
 
 @derivative("index_fill", saves="written")
 def index_fill(g, input, value, written):
-    return _where(mx.logical_not(written), g), _where(written, g)
+    return kept(mx.logical_not(written), g), kept(written, g)
 
 
 @derivative("tril")
@@ -85,29 +79,78 @@ def triu(g, input, diagonal=0):
 
 @derivative("threshold", saves="input")
 def threshold(g, input, threshold, value):
-    return _where(mx.logical_not(input <= threshold), g)
+    return kept(mx.logical_not(input <= threshold), g)
 
 
 @derivative("hardshrink", "softshrink", saves="input")
 def shrink(g, input, lambd=0.5):
-    return _where(mx.logical_not(mx.abs(input) <= lambd), g)
+    return kept(mx.logical_not(mx.abs(input) <= lambd), g)
 
 
 @derivative("hardsigmoid", saves="input")
 def hardsigmoid(g, input):
-    return _where((input > -3) & (input < 3), g / 6)
+    return kept((input > -3) & (input < 3), g / 6)
+
+
+@derivative("hardswish", saves="input")
+def hardswish(g, input):
+    x = wide(input)
+    inside = mx.where(x < 3, wide(g) * (x / 3 + 0.5), wide(g))
+    return kept(mx.logical_not(x <= -3), inside).astype(g.dtype)
+
+
+@derivative("leaky_relu", saves="input")
+def leaky_relu(g, input, negative_slope=0.01):
+    return mx.where(input > 0, g, (wide(g) * negative_slope).astype(g.dtype))
+
+
+@derivative("prelu", saves="input weight")
+def prelu(g, input, weight):
+    a, x = wide(g), wide(input)
+    axis = 1 if x.ndim > 1 else 0
+    channels = (-1, *(1,) * (x.ndim - axis - 1)) if weight.size > 1 else ()
+    below = mx.where(x > 0, a, a * wide(weight).reshape(channels))
+    of_weight = kept(mx.logical_not(x > 0), a * x)
+    others = [d for d in range(x.ndim) if weight.size == 1 or d != axis]
+    return below.astype(g.dtype), total(of_weight, others).reshape(weight.shape)
+
+
+@derivative("silu", saves="input")
+def silu(g, input):
+    x = wide(input)
+    y = sigmoid(x)
+    return (wide(g) * _conj(y * (1 + x * (1 - y)))).astype(g.dtype)
+
+
+@derivative("logsigmoid", saves="input")
+def logsigmoid(g, input):
+    return (wide(g) * sigmoid(-wide(input))).astype(g.dtype)
+
+
+@derivative("angle", saves="input")
+def angle(g, input):
+    if input.dtype != mx.complex64:
+        return mx.zeros(g.shape, g.dtype)
+    square = mx.square(mx.real(input)) + mx.square(mx.imag(input))
+    slope = 1j * input / mx.where(square == 0, 1, square)
+    return kept(square != 0, g * slope)
+
+
+@derivative("diag_embed")
+def diag_embed(g, input, offset=0, dim1=-2, dim2=-1):
+    return mx.diagonal(g, offset, dim1, dim2)
 
 
 @derivative("fmax", saves="input other")
 def fmax(g, input, other):
     first = (input >= other) | mx.isnan(other)
-    return _where(first, g), _where(mx.logical_not(first), g)
+    return kept(first, g), kept(mx.logical_not(first), g)
 
 
 @derivative("fmin", saves="input other")
 def fmin(g, input, other):
     first = (input <= other) | mx.isnan(other)
-    return _where(first, g), _where(mx.logical_not(first), g)
+    return kept(first, g), kept(mx.logical_not(first), g)
 
 
 @derivative("_sub")
@@ -171,9 +214,81 @@ _by_input("cos", lambda x: -sin(x))
 _by_input("square", lambda x: 2 * x)
 
 
+def _by_own_slope(*names: str) -> None:
+    """The gradient of elementwise functions as the cotangent times their slope, in torch's way:
+    MLX's sum of two products would be NaN of an infinite cotangent.
+    """
+    for name in names:
+
+        @derivative(name, saves="input")
+        def gradient(g, input, *args, _name=name, **kwargs):
+            x = wide(input)
+            function = functools.partial(TABLE[_name].function, **kwargs)
+            slope = mx.vjp(lambda x: function(x, *args), [x], [mx.ones_like(x)])[1][0]
+            return (wide(g) * slope).astype(g.dtype)
+
+
+_by_own_slope("celu", "elu", "gelu", "mish", "selu", "sinc", "softplus")
+_by_input("erf", lambda x: 2 / math.sqrt(math.pi) * elementary.exp(-x * x))
+_by_input("entr", lambda x: -mx.log(x) - 1)
+
+
+@derivative("logit", saves="input")
+def logit(g, input, eps=None):
+    x = wide(input)
+    low, high = (0, 1) if eps is None else (eps, 1 - eps)
+    outside = mx.array(math.nan if eps is None else 0, x.dtype)
+    return mx.where((x >= low) & (x <= high), wide(g) / (x * (1 - x)), outside).astype(g.dtype)
+
+
+@derivative("atan2", "arctan2", saves="input other")
+def atan2(g, input, other):
+    y, x = wide(input), wide(other)
+    square = mx.square(x) + mx.square(y)
+    g = kept(square != 0, wide(g) / square)
+    return g * x, -g * y
+
+
+@derivative("hypot", saves="input other result")
+def hypot(g, input, other, *, result):
+    g, length = wide(g), wide(result)
+    return g * (wide(input) / length), g * (wide(other) / length)
+
+
+def _times_log(name: str, log, zero: float) -> None:
+    """The gradient of x * log(y), whose logarithm is -inf at `zero`."""
+
+    @derivative(name, saves="input other")
+    def gradient(g, input, other):
+        g, x, y = wide(g), wide(input), wide(other)
+        by_other = g * x / (y - zero)
+        return kept(mx.logical_not((x == 0) & (y <= zero)), g * log(y)), by_other
+
+
+_times_log("xlogy", mx.log, 0)
+_times_log("xlog1py", mx.log1p, -1)
+
+
+@derivative("_pow", saves="input exponent")
+def pow(g, input, exponent):
+    """A power of 0 has slope 0, also at 0; so has any power of 0 by its exponent."""
+    a, x, e = wide(g), wide(input), wide(exponent)
+    slope = _conj(e * mx.power(x, e - 1))
+    still = (x == 0) & ((mx.real(e) if e.dtype == mx.complex64 else e) >= 0)
+    growth = mx.power(x, e) * mx.log(mx.where(x == 0, mx.array(1, x.dtype), x))
+    return kept(e != 0, a * slope), kept(mx.logical_not(still), a * _conj(growth))
+
+
+@derivative("_lerp", saves="input:weight end:weight weight")
+def lerp(g, input, end, weight):
+    a, w = wide(g), _conj(wide(weight))
+    of_weight = None if type(input) is Like else a * _conj(wide(end) - wide(input))
+    return a * (1 - w), a * w, of_weight
+
+
 @derivative("relu", saves="result")
 def relu(g, input, *, result):
-    return mx.where(result <= 0, mx.array(0, g.dtype), g)
+    return kept(mx.logical_not(result <= 0), g)
 
 
 def _between(g, input, low, high):
@@ -186,8 +301,7 @@ def _between(g, input, low, high):
         inside, above = inside & (input <= high), input > high
     if low is not None and high is not None:
         below, above = below & (low < high), above | (high < low)
-    zero = mx.array(0, g.dtype)
-    return tuple(mx.where(part, g, zero) for part in (inside, below, above))
+    return tuple(kept(part, g) for part in (inside, below, above))
 
 
 @derivative("clamp", "clip", saves="input min max")
@@ -209,7 +323,7 @@ def clamp_max(g, input, max):
 @derivative("hardtanh", saves="input")
 def hardtanh(g, input, min_val=-1.0, max_val=1.0):
     """torch counts the bounds themselves as outside here."""
-    return mx.where((input > min_val) & (input < max_val), g, mx.array(0, g.dtype))
+    return kept((input > min_val) & (input < max_val), g)
 
 
 def _shared(g, first, equal):
@@ -267,7 +381,8 @@ def fmod(g, input, other):
 @derivative("copysign", saves="input result")
 def copysign(g, input, other, *, result):
     zero = input == 0
-    return mx.where(zero, 0, g * (result / mx.where(zero, 1, input))), mx.zeros(g.shape, g.dtype)
+    slope = mx.where(zero, 0, result / mx.where(zero, 1, input))
+    return g * slope, mx.zeros(g.shape, g.dtype)
 
 
 @derivative("ndtri", saves="result")
