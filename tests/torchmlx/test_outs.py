@@ -47,7 +47,8 @@ _calls(
     conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 floor frac i0 isneginf
     isposinf lgamma log log10 log1p log2 logical_not logit nan_to_num neg negative rad2deg
     reciprocal round rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan tanh trunc
-    hardshrink special.digamma special.entr special.erf special.erfc special.erfcx special.erfinv
+    hardshrink nn.functional.gelu nn.functional.softplus nn.functional.softshrink
+    special.digamma special.entr special.erf special.erfc special.erfcx special.erfinv
     special.bessel_j0
     special.exp2 special.expit special.expm1 special.gammaln special.i0 special.i0e special.i1
     special.i1e special.log1p special.log_ndtr special.logit special.ndtr special.ndtri special.psi
@@ -305,7 +306,8 @@ def test_steps_in_memory_are_kept():
         base = lib.zeros(tuple(reversed(shape)), dtype=dtype)
         return base.permute(tuple(reversed(range(len(shape))))), base
 
-    assert differing(apart) == {}
+    # torch's gelu leaves such a tensor as it was.
+    assert differing(apart, but={"nn.functional.gelu"}) == {}
     assert differing(turned, but={"normal"}) == {}
 
 

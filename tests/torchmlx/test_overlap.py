@@ -40,6 +40,7 @@ METHODS = {
     "index_copy_": given(1, ROWS, OTHER[:, :2]), "index_reduce_": given(0, ROWS, OTHER[:2], "prod"),
     "scatter_": given(1, PLACES, OTHER), "scatter_add_": given(1, PLACES, OTHER),
     "index_put_": given((ROWS, np.array([1, 1])), OTHER[0, :2], True),
+    "addmm_": given(OTHER[:, :3], OTHER), "mvlgamma_": given(1),
     "put_": given(ROWS, OTHER[0, :2]), "tril_": given(), "__setitem__": given(ROWS, OTHER[:2]),
 }  # fmt: skip
 

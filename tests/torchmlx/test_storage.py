@@ -1,5 +1,6 @@
 """torch.UntypedStorage of files and of bytes, as safetensors' safe_open reads by it."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -123,3 +124,31 @@ def test_transformers_reads_a_checkpoint_and_generates(tmp_path, dtype):
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=limit * np.abs(theirs).max())
     if dtype == "float32":
         assert tokens == their_tokens
+
+
+COPIES = {
+    "repeat": lambda x: x.repeat(1),
+    "tile": lambda x: torchmlx.tile(x, (1,)),
+    "sum": lambda x: x.reshape(-1, 1).sum(1),
+    "sum of a number": lambda x: x[3].sum(),
+    "mean": lambda x: x.reshape(-1, 1).mean(1, keepdim=True),
+    "amax": lambda x: x.reshape(-1, 1).amax(1),
+    "prod": lambda x: x.reshape(-1, 1).prod(1),
+    "flip": lambda x: x.flip(()),
+    "max_pool1d": lambda x: torchmlx.nn.functional.max_pool1d(x[None], 1),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_result_does_not_keep_what_it_was_made_of(name):
+    """Also where it has the same elements."""
+    import mlx.core as mx
+
+    gc.collect()
+    before = mx.get_active_memory()
+    x = torchmlx.ones(1 << 20).add_(1)
+    result = COPIES[name](x[:10])
+    assert result.sum().item() > 0
+    del x
+    gc.collect()
+    assert mx.get_active_memory() - before < 1 << 20

@@ -182,6 +182,10 @@ def test_strides_of_results_are_torchs(layout):
             x.cumsum(1), x.cumprod(0), x.tril(), x.triu(), x.flip(0), x.flip(0, 2), x.fliplr(),
             x.rot90(), x.masked_fill(x > 0.5, 0), *x.sort(1), x.index_fill(0, index, 1),
             x.renorm(2, 0, 1.0), x.bernoulli(), x.logcumsumexp(1), x.roll(1, 0), x.clamp(0),
+            x.prelu(torch.tensor(0.5)), torch.nn.functional.glu(x.repeat(1, 1, 2), 2),
+            torch.nn.functional.glu(x.transpose(0, 2)[: 2 * (x.shape[2] // 2)], 0),
+            torch.nn.functional.softshrink(x), torch.nn.functional.hardshrink(x),
+            torch.polygamma(1, x), torch.special.xlog1py(x, 2.0),
         ]  # fmt: skip
         return [r.stride() for r in results]
 

@@ -57,7 +57,8 @@ def collapse(function, x: mx.array, axes=None, keepdim: bool = False) -> mx.arra
     """
     result = function(x, axis=axes, keepdims=keepdim)
     if x.size:
-        return result
+        # Of one element each it is x reshaped: a copy does not keep what x is a part of.
+        return mx.contiguous(result) if result.size == x.size else result
     # Only its shape and dtype are used. MLX 0.32.4 reads past the end of an empty list of strides
     # to reduce an empty array on the CPU, and may not come back (seen on Linux, 2026-12-02).
     return mx.full(result.shape, _OF_NOTHING.get(function, 0), result.dtype)

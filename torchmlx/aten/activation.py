@@ -8,7 +8,7 @@ import math
 import mlx.core as mx
 
 from ..core.layout import wrap_dim
-from ..core.op import op
+from ..core.op import composite, op
 from ._calling import is_float, torch_name
 from .elementary import erf, exp, sigmoid
 from .pointwise import in_float32
@@ -162,14 +162,14 @@ def threshold(input, threshold, value):
     return mx.where(input <= threshold, mx.array(value, input.dtype), input)
 
 
-@op(at=("torch", "Tensor", "F"))
+@op(at=("torch", "Tensor", "F"), pointwise=True)
 @floats("hardshrink_cpu")
 def hardshrink(input, lambd=0.5):
     """Zero within [-lambd, lambd], else input. torch.hardshrink."""
     return mx.where(mx.abs(input) <= lambd, mx.array(0, input.dtype), input)
 
 
-@op(at=("F",))
+@op(at=("F",), pointwise=True)
 @floats("softshrink_cpu")
 def softshrink(input, lambd=0.5):
     """input moved towards zero by lambd, zero within [-lambd, lambd].
@@ -199,8 +199,7 @@ def tanhshrink(input):
     return input - mx.tanh(input)
 
 
-@op(at=("F",))
-@floats("glu_cpu")
+@composite(at=("F",))
 def glu(input, dim=-1):
     """The first half of a dimension times the sigmoid of the second. torch.nn.functional.glu."""
     if input.ndim == 0:
@@ -210,31 +209,43 @@ def glu(input, dim=-1):
         raise RuntimeError(
             f"Halving dimension must be even, but dimension {d} is size {input.shape[d]}"
         )
-    value, gate = mx.split(input, 2, axis=d)
-    return value * sigmoid(gate)
+    half = input.shape[d] // 2
+    return _glu(input.narrow(d, 0, half), input.narrow(d, half, half))
 
 
-@op(at=("torch", "Tensor", "F"))
+@op("_glu", at=(), pointwise=True)
+@floats("glu_cpu")
+def _glu(input, gate):
+    return input * sigmoid(gate)
+
+
+@composite(at=("torch", "Tensor", "F"))
 def prelu(input, weight):
     """input where positive, else weight (one number, or one a channel) * input. torch.prelu."""
-    if input.dtype != weight.dtype:
+    if input.dtype is not weight.dtype:
         raise RuntimeError(
-            f"prelu: Type promoting not supported. Got {torch_name(input)} and {torch_name(weight)}"
+            f"prelu: Type promoting not supported. Got {input.dtype.torch_name} and "
+            f"{weight.dtype.torch_name}"
         )
     if weight.ndim > 1:
         raise RuntimeError(
             f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}"
         )
-    if weight.ndim == 1 and weight.size != 1:
+    if weight.ndim == 1 and weight.numel() != 1:
         channels = input.shape[1] if input.ndim > 1 else 1
         if input.ndim == 0:
             raise RuntimeError("Not allow zero-dim input tensor.")
-        if weight.size != channels:
+        if weight.numel() != channels:
             raise RuntimeError(
                 "Mismatch of parameter numbers and input channel size. Found parameter numbers = "
-                f"{weight.size} and channel size = {channels}."
+                f"{weight.numel()} and channel size = {channels}."
             )
         weight = weight.reshape((-1,) + (1,) * max(input.ndim - 2, 0))
     elif weight.ndim == 1:
         weight = weight.reshape(())
+    return _prelu(input, weight)
+
+
+@op("_prelu", at=(), pointwise=True)
+def _prelu(input, weight):
     return in_float32(lambda x, w: mx.where(x > 0, x, x * w))(input, weight)

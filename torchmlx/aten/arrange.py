@@ -133,7 +133,7 @@ def flip(input, *dims, **kwargs):
             break
         n = input.shape[d]
         input = mx.take(input, mx.arange(n - 1, -1, -1), axis=d)
-    return input
+    return mx.contiguous(input)
 
 
 @composite()

@@ -102,7 +102,7 @@ class Geometry:
         """Each window of x [..., *spatial] combined, one dimension at a time; `fill` is outside."""
         # Not a reduction of mx.as_strided windows: mx.max mixes rows up when they overlap with a
         # dilation (mlx 0.32.4 on the CPU: 1x3x9, kernel 3, dilation 2).
-        return self.stages(x, fill, combine)[-1]
+        return mx.contiguous(self.stages(x, fill, combine)[-1])
 
     def stages(self, x: mx.array, fill, combine) -> list[mx.array]:
         """x, padded, and what it becomes as its dimensions are combined, the last one first."""

@@ -39,7 +39,7 @@ BLOCK = 32
 def total(x: mx.array, axes, keepdim: bool = False) -> mx.array:
     """Sum over axes, in x's dtype, in blocks: rounding grows with the logarithm of the length."""
     if x.ndim == 0:
-        return x
+        return mx.contiguous(x)
     if x.dtype == mx.complex64 and count(x.shape, axes) > BLOCK:
         return total(mx.real(x), axes, keepdim) + 1j * total(mx.imag(x), axes, keepdim)
     if is_float(x) and x.size:

@@ -506,4 +506,8 @@ def repeat(self, *repeats, **kwargs):
             "of tensor"
         )
     shape = (1,) * (len(repeats) - self.ndim) + tuple(self.shape)
-    return computed("repeat", lambda a: mx.tile(mx.reshape(a, shape), repeats), self)
+
+    def tiled(a):  # contiguous: once repeated, it would keep what it is a part of
+        return mx.contiguous(mx.tile(mx.reshape(a, shape), repeats))
+
+    return computed("repeat", tiled, self)

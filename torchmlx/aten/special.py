@@ -251,7 +251,7 @@ register(
 )  # fmt: skip
 
 
-@op("_polygamma", at=())
+@op("_polygamma", at=(), pointwise=True)
 def _polygamma(input, n):
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
@@ -294,7 +294,7 @@ def frexp(input):
     return return_types.make("frexp", mantissa, exponent)
 
 
-@op(at=("special",), promote="input other", to_float=True)
+@op(at=("special",), promote="input other", to_float=True, pointwise=True)
 def xlog1py(input, other):
     """input * log1p(other), 0 where input is 0. torch.special.xlog1py."""
     product = input * mx.log1p(other)

@@ -14,7 +14,6 @@ import mlx.core as mx
 from ..aten import elementary
 from ..aten._calling import kept, wide
 from ..aten.elementary import cos, sigmoid, sin
-from ..aten.reduce import total
 from ..core.op import TABLE
 from ..core.record import NAMES, READS, derivative, reads
 from ..core.tape import Like
@@ -104,15 +103,11 @@ def leaky_relu(g, input, negative_slope=0.01):
     return mx.where(input > 0, g, (wide(g) * negative_slope).astype(g.dtype))
 
 
-@derivative("prelu", saves="input weight")
+@derivative("_prelu", saves="input weight")
 def prelu(g, input, weight):
     a, x = wide(g), wide(input)
-    axis = 1 if x.ndim > 1 else 0
-    channels = (-1, *(1,) * (x.ndim - axis - 1)) if weight.size > 1 else ()
-    below = mx.where(x > 0, a, a * wide(weight).reshape(channels))
-    of_weight = kept(mx.logical_not(x > 0), a * x)
-    others = [d for d in range(x.ndim) if weight.size == 1 or d != axis]
-    return below.astype(g.dtype), total(of_weight, others).reshape(weight.shape)
+    below = mx.where(x > 0, a, a * wide(weight))
+    return below.astype(g.dtype), kept(mx.logical_not(x > 0), a * x)
 
 
 @derivative("silu", saves="input")

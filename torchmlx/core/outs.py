@@ -109,7 +109,7 @@ _rule(
 )
 _rule(
     """abs absolute ceil conj_physical floor frac neg negative round sgn sign trunc clamp clip
-    clamp_max clamp_min hardshrink bitwise_not""",
+    clamp_max clamp_min hardshrink softshrink softplus gelu bitwise_not""",
     _same, "Found dtype {out} but expected {result}",
 )  # fmt: skip
 _rule(
