@@ -394,17 +394,7 @@ void convolution(const Convolution& p) {
     }
     int64_t together = groups_together(p);
     const Convolution& dense = together > 1 ? merge<T>(p, together) : p;
-    if constexpr (is_bfloat<T>) {
-      if (tiles_in_use()) {
-        all_frames<T, Tiles>(dense);
-        return;
-      }
-#if defined(__AVX512BF16__)
-      all_frames<T, Pairs>(dense);
-      return;
-#endif
-    }
-    all_frames<T, Floats>(dense);
+    with_words<T>([&](auto words) { all_frames<T, decltype(words)>(dense); });
   });
 }
 

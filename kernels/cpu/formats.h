@@ -13,18 +13,6 @@ typedef uint8_t bytes __attribute__((vector_size(4 * W)));
 typedef int8_t signed_bytes __attribute__((vector_size(W)));
 typedef int16_t signed_halves __attribute__((vector_size(2 * W)));
 
-// The words that x of type T is multiplied in.
-template <class T>
-struct WordsOf {
-  using Type = Floats;
-};
-#if defined(__AVX512BF16__)
-template <>
-struct WordsOf<bfloat> {
-  using Type = Pairs;
-};
-#endif
-
 // Values of x's own type, or of one that is widened to float.
 template <class T, class Words>
 struct Plain {
@@ -33,7 +21,7 @@ struct Plain {
   static constexpr int PARTS = 1;
   static constexpr float FACTOR = 1.0f;
   static constexpr bool SPECIAL = false;
-  INLINE int64_t place(int64_t i) { return i; }
+  INLINE constexpr int64_t place(int64_t i) { return i; }
   INLINE void read(const T* p, vf (&parts)[1]) { parts[0] = load_words<Words>(p, STEP); }
 };
 
@@ -46,7 +34,7 @@ struct E4m3 {
   static constexpr int PARTS = 1;
   static constexpr float FACTOR = 256.0f;
   static constexpr bool SPECIAL = true;
-  INLINE int64_t place(int64_t i) { return i; }
+  INLINE constexpr int64_t place(int64_t i) { return i; }
   INLINE void read(const uint8_t* p, vf (&parts)[1]) {
     auto wide = __builtin_convertvector(ISA::read<signed_bytes>(p), signed_halves);
     parts[0] = widen((vh)((wide << 7) & int16_t(0xbf80)), half{});
@@ -73,14 +61,15 @@ struct E4m3 {
 };
 
 #if defined(__AVX512BF16__)
-template <>
-struct E4m3<Pairs> {
+template <class Words>
+  requires(Words::VALUES == 2)
+struct E4m3<Words> {
   using Code = uint8_t;
   static constexpr int64_t STEP = 2 * W;
   static constexpr int PARTS = 1;
   static constexpr float FACTOR = 1.0f;
   static constexpr bool SPECIAL = false;
-  INLINE int64_t place(int64_t i) { return i; }
+  INLINE constexpr int64_t place(int64_t i) { return i; }
   // Exponent and mantissa move to their places in a bf16. A table has what that gets wrong: NaN, in
   // its last entry, and the eight smallest, as subnormal numbers would count as zero. They are told
   // by one comparison, as all others lie between them.
@@ -130,17 +119,18 @@ struct E4m3Bytes {
 };
 inline constexpr E4m3Bytes E4M3_BYTES;
 
-template <>
-struct LongE4m3<Pairs> {
+template <class Words>
+  requires(Words::VALUES == 2)
+struct LongE4m3<Words> {
   using Code = uint8_t;
   static constexpr int64_t STEP = 4 * W;
   static constexpr int PARTS = 2;
   static constexpr float FACTOR = 1.0f;
   static constexpr bool SPECIAL = false;
   // Bytes are joined within 16 of them: eight codes for either part.
-  INLINE int64_t place(int64_t i) { return i / 8 % 2 * 2 * W + i / 16 * 8 + i % 8; }
+  INLINE constexpr int64_t place(int64_t i) { return i / 8 % 2 * 2 * W + i / 16 * 8 + i % 8; }
   // Tables have all 128 values, so nothing is computed: a third of the instructions of a step of
-  // E4m3<Pairs>.
+  // E4m3.
   INLINE void read(const uint8_t* p, vf (&parts)[2]) {
     auto look_up = [](__m512i codes, const uint8_t* table) INLINE_LAMBDA {
       return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes,

@@ -156,11 +156,9 @@ class Band {
 
 template <class T, class Words>
 void multiply(const Matmul& p, const T* a, const T* b, T* out) {
-  if constexpr (!Words::TILES) {
-    if (few_rows(p)) {
-      FewRows<T, Words>(p, a, b, out).compute();
-      return;
-    }
+  if (few_rows(p)) {
+    FewRows<T, typename WordsOf<T>::Type>(p, a, b, out).compute();
+    return;
   }
   int64_t steps = max(1, divide_up(p.k, Words::VALUES));
   int64_t height = max(16 * Words::ROWS, PACKED / steps / Words::ROWS * Words::ROWS);
@@ -199,18 +197,7 @@ void matmul(const Matmul& p) {
   }
   with_type(p.type, [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (is_bfloat<T>) {
-      if (tiles_in_use() && !few_rows(p)) {
-        return multiply_all<T, Tiles>(p);
-      }
-    }
-#if defined(__AVX512BF16__)
-    if constexpr (is_bfloat<T>) {
-      multiply_all<T, Pairs>(p);
-      return;
-    }
-#endif
-    multiply_all<T, Floats>(p);
+    with_words<T>([&](auto words) { multiply_all<T, decltype(words)>(p); });
   });
 }
 

@@ -20,7 +20,7 @@ struct Nibbles {
   static constexpr int64_t STEP = PARTS * W;
   static constexpr float FACTOR = 1.0f;
   static constexpr bool SPECIAL = false;
-  INLINE int64_t place(int64_t i) { return i % 8 * W + i / 8; }
+  INLINE constexpr int64_t place(int64_t i) { return i % 8 * W + i / 8; }
   INLINE void read(const uint8_t* p, vf (&parts)[PARTS]) {
     vu words = ISA::read<vu>(p);
 #pragma GCC unroll 8
@@ -46,14 +46,15 @@ struct Nibbles {
 };
 
 #if defined(__AVX512BF16__)
-template <bool INTEGERS>
-struct Nibbles<Pairs, INTEGERS> {
+template <class Words, bool INTEGERS>
+  requires(Words::VALUES == 2)
+struct Nibbles<Words, INTEGERS> {
   using Code = uint8_t;
   static constexpr int PARTS = 4;
   static constexpr int64_t STEP = PARTS * 2 * W;
   static constexpr float FACTOR = 1.0f;
   static constexpr bool SPECIAL = false;
-  INLINE int64_t place(int64_t i) { return i % 4 * 2 * W + i / 4; }
+  INLINE constexpr int64_t place(int64_t i) { return i % 4 * 2 * W + i / 4; }
   INLINE void read(const uint8_t* p, vf (&parts)[PARTS]) {
     // All their values are bf16. The table is there twice, as five bits choose from it.
     __m512 floats = _mm512_loadu_ps(NIBBLES<INTEGERS>);
@@ -75,7 +76,7 @@ struct Integers {
   static constexpr int64_t STEP = W;
   static constexpr float FACTOR = 1.0f;
   static constexpr bool SPECIAL = false;
-  INLINE int64_t place(int64_t i) { return i; }
+  INLINE constexpr int64_t place(int64_t i) { return i; }
   INLINE void read(const uint8_t* p, vf (&parts)[1]) {
 #if defined(__AVX512F__)
     __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -91,14 +92,15 @@ struct Integers {
 };
 
 #if defined(__AVX512BF16__)
-template <>
-struct Integers<Pairs> {
+template <class Words>
+  requires(Words::VALUES == 2)
+struct Integers<Words> {
   using Code = uint8_t;
   static constexpr int PARTS = 1;
   static constexpr int64_t STEP = 2 * W;
   static constexpr float FACTOR = 1.0f;
   static constexpr bool SPECIAL = false;
-  INLINE int64_t place(int64_t i) { return i; }
+  INLINE constexpr int64_t place(int64_t i) { return i; }
   // Eight bits are all that a bf16 has.
   INLINE void read(const uint8_t* p, vf (&parts)[1]) {
     vu pairs = widen_bits(ISA::read<vh>(p));

@@ -59,7 +59,33 @@ struct Tiles {
   static constexpr int ROWS = TileProduct::ROWS, COLUMNS = TileProduct::COLUMNS;
   static constexpr int UNIT = TileProduct::STEPS;
   static constexpr int VALUES = 2;
+  template <class T>
+  using Kept = T;
 };
+
+// What registers multiply values of type T in.
+template <class T>
+struct WordsOf {
+  using Type = Floats;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct WordsOf<bfloat> {
+  using Type = Pairs;
+};
+#endif
+
+// Calls f with the words that many rows of T are multiplied in.
+template <class T, class F>
+INLINE void with_words(const F& f) {
+  if constexpr (is_bfloat<T>) {
+    if (tiles_in_use()) {
+      f(Tiles{});
+      return;
+    }
+  }
+  f(typename WordsOf<T>::Type{});
+}
 
 // Lanes a0 b0 a1 b1 ... of the lower or the upper halves.
 template <int HALF>

@@ -40,13 +40,7 @@ void projections(const Projections& p) {
   }
   with_type(p.parts[0].type, [&](auto zero) {
     using T = decltype(zero);
-#if defined(__AVX512BF16__)
-    if constexpr (is_bfloat<T>) {
-      few<T, Pairs>(p);
-      return;
-    }
-#endif
-    few<T, Floats>(p);
+    few<T, typename WordsOf<T>::Type>(p);
   });
 }
 

@@ -84,13 +84,7 @@ void swiglu(const Swiglu& p) {
       activate_all<T>(p);
       return;
     }
-#if defined(__AVX512BF16__)
-    if constexpr (is_bfloat<T>) {
-      few<T, Pairs>(p);
-      return;
-    }
-#endif
-    few<T, Floats>(p);
+    few<T, typename WordsOf<T>::Type>(p);
   });
 }
 

@@ -129,14 +129,15 @@ INLINE void end_strip(uint32_t* strip, int64_t k, int64_t steps) {
   }
 }
 
-// sums[rows][strips * Words::COLUMNS] of a strip of a times packed strips of b. With a PITCH, a's
-// rows are contiguous and that many words apart; else they are as `pack_rows` leaves them.
+// sums[rows][strips * Words::COLUMNS] of a strip of a (tiles take any number of rows) times packed
+// strips of b. With a PITCH, a's rows are contiguous and that many words apart; else they are as
+// `pack_rows` leaves them.
 template <class Words, int PITCH = 0>
 static void multiply_strips(int64_t rows, int64_t steps, const uint32_t* a, const uint32_t* b,
                             int64_t strips, float* sums, int64_t row, bool resume) {
   if constexpr (Words::TILES) {
-    multiply_tiles({a, b, sums, PITCH ? PITCH : tile_pitch(steps), row, rows, steps, strips,
-                    resume});
+    multiply_tiles({a, b, sums, PITCH ? PITCH : tile_pitch(steps), steps * Words::COLUMNS, row, rows,
+                    steps, strips, resume});
   } else {
     Tile multiply = tile_of<Words, PITCH>(rows);
     for (int64_t c = 0; c < strips; ++c) {

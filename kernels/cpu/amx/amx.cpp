@@ -60,13 +60,14 @@ MultiplyTiles amx() {
 }
 
 bool agree(MultiplyTiles one, MultiplyTiles other) {
-  constexpr int64_t ROWS = TileProduct::ROWS - 3, STEPS = 3 * TileProduct::STEPS, STRIPS = 2;
+  constexpr int64_t ROWS = 2 * TileProduct::ROWS - 3, STEPS = 3 * TileProduct::STEPS, STRIPS = 2;
   constexpr int64_t WIDTH = STRIPS * TileProduct::COLUMNS;
   std::vector<uint32_t> a = pairs(ROWS * STEPS, 1), b = pairs(STEPS * WIDTH, 2);
   auto sums = [&](MultiplyTiles multiply) {
     std::vector<float> result(ROWS * WIDTH);
     for (bool resume : {false, true}) {
-      multiply({a.data(), b.data(), result.data(), STEPS, WIDTH, ROWS, STEPS, STRIPS, resume});
+      multiply({a.data(), b.data(), result.data(), STEPS, STEPS * TileProduct::COLUMNS, WIDTH, ROWS,
+                STEPS, STRIPS, resume});
     }
     return result;
   };

@@ -12,10 +12,10 @@ struct TileProduct {
   // A tile of sums is half as high and half as wide; one of a or b has that many steps.
   static constexpr int ROWS = 32, COLUMNS = 32, STEPS = 16;
   const uint32_t* a;  // [rows][steps], rows `a_row` words apart
-  const uint32_t* b;  // [strips][steps][COLUMNS]
+  const uint32_t* b;  // [strips][steps][COLUMNS], strips `b_strip` words apart
   float* sums;        // rows `row` apart
-  int64_t a_row, row;
-  int64_t rows;   // 1 to ROWS
+  int64_t a_row, b_strip, row;
+  int64_t rows;
   int64_t steps;  // a multiple of STEPS
   int64_t strips;
   bool resume;

@@ -33,11 +33,11 @@ struct alignas(64) TileSizes {
 constexpr TileSizes SIZES[TileProduct::ROWS] = {EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24)};
 #undef EIGHT
 
-// A strip of b for all rows.
+// A strip of b for up to ROWS rows.
 template <bool LOWER>
-void multiply_strip(const TileProduct& p, const uint32_t* b, float* sums) {
+void multiply_strip(const TileProduct& p, const uint32_t* a, const uint32_t* b, float* sums) {
   constexpr int HALF = TileProduct::COLUMNS / 2;
-  const uint32_t* lower_a = p.a + 16 * p.a_row;
+  const uint32_t* lower_a = a + 16 * p.a_row;
   float* lower = sums + 16 * p.row;
   int64_t row = 4 * p.row, a_row = 4 * p.a_row;
   if (p.resume) {
@@ -57,7 +57,7 @@ void multiply_strip(const TileProduct& p, const uint32_t* b, float* sums) {
   }
   for (int64_t step = 0; step < p.steps; step += TileProduct::STEPS) {
     _tile_loadd(6, b + step * TileProduct::COLUMNS, 4 * TileProduct::COLUMNS);
-    _tile_loadd(4, p.a + step, a_row);
+    _tile_loadd(4, a + step, a_row);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + step * TileProduct::COLUMNS + HALF, 4 * TileProduct::COLUMNS);
     _tile_dpbf16ps(1, 4, 7);
@@ -76,14 +76,21 @@ void multiply_strip(const TileProduct& p, const uint32_t* b, float* sums) {
 }
 
 void multiply(const TileProduct& p) {
-  _tile_loadconfig(&SIZES[p.rows - 1]);
-  for (int64_t strip = 0; strip < p.strips; ++strip) {
-    const uint32_t* b = p.b + strip * p.steps * TileProduct::COLUMNS;
-    float* sums = p.sums + strip * TileProduct::COLUMNS;
-    if (p.rows > 16) {
-      multiply_strip<true>(p, b, sums);
-    } else {
-      multiply_strip<false>(p, b, sums);
+  constexpr int64_t ROWS = TileProduct::ROWS;
+  for (int64_t row = 0; row < p.rows; row += ROWS) {
+    int64_t height = p.rows - row < ROWS ? p.rows - row : ROWS;
+    if (row == 0 || height < ROWS) {
+      _tile_loadconfig(&SIZES[height - 1]);
+    }
+    const uint32_t* a = p.a + row * p.a_row;
+    for (int64_t strip = 0; strip < p.strips; ++strip) {
+      const uint32_t* b = p.b + strip * p.b_strip;
+      float* sums = p.sums + row * p.row + strip * TileProduct::COLUMNS;
+      if (height > 16) {
+        multiply_strip<true>(p, a, b, sums);
+      } else {
+        multiply_strip<false>(p, a, b, sums);
+      }
     }
   }
   // The system saves tiles that are in use with every switch between threads.
