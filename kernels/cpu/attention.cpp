@@ -13,12 +13,6 @@
 namespace torchmlx::ISA {
 namespace {
 
-// Queries of a unit, so that packing keys and values costs a small part of using them.
-constexpr int64_t QUERIES = 16 * ROWS;
-
-// Keys of a block, whole strips of a tile: their scores stay in the first-level cache.
-constexpr int64_t KEYS = 64 / COLUMNS * COLUMNS;
-
 // Keys of a segment at least, where the units alone do not keep all threads busy.
 constexpr int64_t SEGMENT = 256;
 
@@ -27,9 +21,53 @@ constexpr int64_t FEW_QUERIES = 8;
 
 constexpr float LOWEST = -__builtin_inff();
 
-enum { QUERY, KEY, VALUE, SCORES, WEIGHTS, WIDE, PARTS };
+enum { QUERY, KEY, VALUE, SCORES, PARTS };
 
-INLINE int64_t padded(int64_t columns) { return divide_up(columns, COLUMNS) * COLUMNS; }
+// What weights and values are multiplied in. Tiles take a weight as two bf16, the second what the
+// first leaves: one alone would be off by 4e-7 to 2e-6 (nmse; the kernel's bar is 1e-8), two are by
+// 1e-11.
+template <class Words>
+struct WeightsOf {
+  using Type = Floats;
+};
+struct Halves : Tiles {
+  static constexpr int VALUES = 1;
+};
+template <>
+struct WeightsOf<Tiles> {
+  using Type = Halves;
+};
+
+INLINE vf halves(vf weight) {
+  vu first = float_to_bits(weight) & 0xffff0000u;
+  vu second = float_to_bits(weight - bits_to_float(first)) + 0x8000;
+  return bits_to_float(first >> 16 | (second & 0xffff0000u));
+}
+
+// Strips of `columns` of values of some keys, `row` apart, each `steps` long.
+template <class Words, class T>
+void pack_values(uint32_t* to, const T* values, int64_t row, int64_t keys, int64_t steps,
+                 int64_t columns) {
+  constexpr int COLUMNS = Words::COLUMNS;
+  for (int64_t column = 0; column < columns; column += COLUMNS, to += steps * COLUMNS) {
+    int64_t lanes = min(COLUMNS, columns - column);
+    if constexpr (!Words::TILES) {
+      pack<Floats>(to, COLUMNS, lanes, values + column, 1, row, keys);
+      continue;
+    }
+    for (int64_t key = 0; key < keys; ++key) {
+      for (int64_t lane = 0; lane < COLUMNS; lane += W) {
+        const T* from = values + key * row + column + lane;
+        int64_t left = max(0, lanes - lane);
+        vu first = float_to_bits(left >= W ? load(from) : load(from, left));
+        // An infinite value times the first half is all of it: times a second one of 0 it were NaN.
+        vu second = select((vi)((first & 0x7f800000) == 0x7f800000), vu{}, first);
+        write(to + key * COLUMNS + lane, first >> 16 | second);
+      }
+    }
+    end_strip<Halves>(to, keys, steps);
+  }
+}
 
 // Queries of a unit: the i-th is at q + i * row; its position is `position`, plus i where they are
 // one head's.
@@ -53,7 +91,19 @@ struct Part {
 
 template <class T, class Words>
 class Unit {
+  static constexpr int ROWS = Words::ROWS, COLUMNS = Words::COLUMNS;
+  using Dots = typename WordsOf<T>::Type;
+
  public:
+  // Queries of a unit, so that packing keys and values costs a small part of using them.
+  static constexpr int64_t QUERIES = (Words::TILES ? 8 : 16) * ROWS;
+
+  // Keys of a block, whole strips of a tile: their scores stay in the first two levels of cache.
+  static constexpr int64_t KEYS = 64 / COLUMNS * COLUMNS;
+
+  // Values of a row of results.
+  static int64_t padded(int64_t values) { return divide_up(values, COLUMNS) * COLUMNS; }
+
   Unit(const Attention& p, const Queries<T>& u, Part part)
       : p_(p), u_(u), part_(part), row_(padded(p.values)) {}
 
@@ -65,14 +115,14 @@ class Unit {
     }
     memset(part_.out, 0, 4 * u_.count * row_);
     scores_ = static_cast<float*>(scratch(SCORES, 4 * u_.count * KEYS));
-    if (u_.count <= FEW_QUERIES) {
+    if (few()) {
       keep_queries();
     } else {
       pack_queries();
     }
     for (int64_t key = begin; key < end; key += KEYS) {
       int64_t keys = min(KEYS, end - key);
-      if (u_.count <= FEW_QUERIES) {
+      if (few()) {
         few_scores(key, keys);
         weigh(key, keys);
         few_sums(key, keys);
@@ -85,7 +135,14 @@ class Unit {
   }
 
  private:
-  using Kept = typename Words::template Kept<T>;
+  using Kept = typename Dots::template Kept<T>;
+
+  bool few() const { return u_.count <= FEW_QUERIES; }
+  // With their weights, of 0.
+  static int64_t whole(int64_t keys) {
+    constexpr int64_t UNIT = W > Words::UNIT ? W : Words::UNIT;
+    return divide_up(keys, UNIT) * UNIT;
+  }
 
   const T* key_at(int64_t key) const { return u_.k + key * p_.k_strides[2]; }
   const T* value_at(int64_t key) const { return u_.v + key * p_.v_strides[2]; }
@@ -114,7 +171,7 @@ class Unit {
     for (int64_t j = 0; j < keys; j += AT_ONCE) {
       vf products[AT_ONCE][R] = {};
       for (int64_t i = 0; i < min(AT_ONCE, keys - j); ++i) {
-        dots<T, Words, R>(p_.d, q, kept_row_, key_at(key + j + i), products[i]);
+        dots<T, Dots, R>(p_.d, q, kept_row_, key_at(key + j + i), products[i]);
       }
       vf sorted[W];
       for (int r = 0; r < R; ++r) {
@@ -188,51 +245,47 @@ class Unit {
     }
   }
 
-  int64_t strips() const { return divide_up(u_.count, ROWS); }
+  int64_t strips() const { return Words::TILES ? 1 : divide_up(u_.count, ROWS); }
   int64_t first(int64_t strip) const { return u_.count * strip / strips(); }
 
+  // Of k, for scores.
+  int64_t steps() const {
+    return divide_up(divide_up(p_.d, Words::VALUES), Words::UNIT) * Words::UNIT;
+  }
+  uint32_t* packed(int64_t strip) const {
+    return packed_ + first(strip) * row_words<Words>(steps());
+  }
+
   void pack_queries() {
-    int64_t steps = divide_up(p_.d, Words::VALUES);
-    packed_ = static_cast<uint32_t*>(scratch(QUERY, 4 * u_.count * steps));
+    packed_ = static_cast<uint32_t*>(scratch(QUERY, 4 * u_.count * row_words<Words>(steps())));
     for (int64_t s = 0; s < strips(); ++s) {
-      int64_t height = first(s + 1) - first(s);
-      pack<Words>(packed_ + first(s) * steps, static_cast<int>(height), height,
-                  u_.q + first(s) * u_.row, u_.row, 1, p_.d);
+      pack_rows<Words>(packed(s), first(s + 1) - first(s), u_.q + first(s) * u_.row, u_.row, 1,
+                       p_.d, steps());
     }
   }
 
   void tile_scores(int64_t key, int64_t keys) {
-    int64_t steps = divide_up(p_.d, Words::VALUES);
-    auto* packed = static_cast<uint32_t*>(scratch(KEY, 4 * KEYS * steps));
+    auto* strips_of_keys = static_cast<uint32_t*>(scratch(KEY, 4 * KEYS * steps()));
     for (int64_t j = 0; j < keys; j += COLUMNS) {
-      pack<Words>(packed + j * steps, COLUMNS, min(COLUMNS, keys - j), key_at(key + j),
-                  p_.k_strides[2], 1, p_.d);
+      uint32_t* to = strips_of_keys + j * steps();
+      pack<Words>(to, COLUMNS, min(COLUMNS, keys - j), key_at(key + j), p_.k_strides[2], 1, p_.d);
+      end_strip<Words>(to, p_.d, steps());
     }
     for (int64_t s = 0; s < strips(); ++s) {
-      Tile multiply = tile_of<Words>(first(s + 1) - first(s));
-      for (int64_t j = 0; j < keys; j += COLUMNS) {
-        multiply(steps, packed_ + first(s) * steps, packed + j * steps,
-                 scores_ + first(s) * KEYS + j, KEYS, false);
-      }
+      multiply_strips<Words>(first(s + 1) - first(s), steps(), packed(s), strips_of_keys,
+                             divide_up(keys, COLUMNS), scores_ + first(s) * KEYS, KEYS, false);
     }
   }
 
   void tile_sums(int64_t key, int64_t keys) {
-    auto* packed = static_cast<uint32_t*>(scratch(VALUE, 4 * KEYS * row_));
-    for (int64_t column = 0; column < p_.values; column += COLUMNS) {
-      pack<Floats>(packed + column * keys, COLUMNS, min(COLUMNS, p_.values - column),
-                   value_at(key) + column, 1, p_.v_strides[2], keys);
-    }
-    auto* weights = static_cast<uint32_t*>(scratch(WEIGHTS, 4 * ROWS * KEYS));
+    int64_t steps = Words::TILES ? whole(keys) : keys;
+    auto* values = static_cast<uint32_t*>(scratch(VALUE, 4 * KEYS * row_));
+    pack_values<Words>(values, value_at(key), p_.v_strides[2], keys, steps, p_.values);
+    auto* weights = reinterpret_cast<const uint32_t*>(scores_);
     for (int64_t s = 0; s < strips(); ++s) {
-      int64_t height = first(s + 1) - first(s);
-      pack<Floats>(weights, static_cast<int>(height), height, scores_ + first(s) * KEYS, KEYS, 1,
-                   keys);
-      Tile multiply = tile_of<Floats>(height);
-      for (int64_t column = 0; column < p_.values; column += COLUMNS) {
-        multiply(keys, weights, packed + column * keys, part_.out + first(s) * row_ + column, row_,
-                 true);
-      }
+      multiply_strips<typename WeightsOf<Words>::Type, KEYS>(
+          first(s + 1) - first(s), steps, weights + first(s) * KEYS, values, row_ / COLUMNS,
+          part_.out + first(s) * row_, row_, true);
     }
   }
 
@@ -245,7 +298,7 @@ class Unit {
       }
       apply_mask(i, key, keys, scores);
       hide(u_.position + i * u_.positions_step, key, keys, scores);
-      for (int64_t j = keys; j % W; ++j) {
+      for (int64_t j = keys; j < whole(keys); ++j) {
         scores[j] = LOWEST;
       }
       vf top = splat(part_.largest[i]);
@@ -255,9 +308,9 @@ class Unit {
       float most = largest(top), shift = most == LOWEST ? 0.0f : most;
       float factor = exponential(splat(part_.largest[i] - shift))[0];
       vf total = {};
-      for (int64_t j = 0; j < keys; j += W) {
+      for (int64_t j = 0; j < whole(keys); j += W) {
         vf weight = exponential(load(scores + j) - shift);
-        store(scores + j, weight);
+        store(scores + j, Words::TILES && !few() ? halves(weight) : weight);
         total += weight;
       }
       part_.largest[i] = most;
@@ -314,12 +367,12 @@ class Unit {
 template <class T, class Words>
 class Plan {
  public:
-  explicit Plan(const Attention& p) : p_(p), row_(padded(p.values)) {
+  explicit Plan(const Attention& p) : p_(p), row_(Unit<T, Words>::padded(p.values)) {
     token_ = p.queries == 1;
     heads_ = token_ ? p.kv_heads : p.heads;
     rows_ = token_ ? p.heads / p.kv_heads : p.queries;
     // Blocks of nearly equal height, tall enough for tiles.
-    blocks_ = divide_up(rows_, QUERIES);
+    blocks_ = divide_up(rows_, Unit<T, Words>::QUERIES);
     units_ = p.batch * heads_ * blocks_;
     segments_ = 1;
     if (units_ < 3 * threads()) {
@@ -455,13 +508,7 @@ void attention(const Attention& p) {
   }
   with_type(p.type, [&](auto zero) {
     using T = decltype(zero);
-#if defined(__AVX512BF16__)
-    if constexpr (is_bfloat<T>) {
-      Plan<T, Pairs>(p).run();
-      return;
-    }
-#endif
-    Plan<T, Floats>(p).run();
+    with_words<T>([&](auto words) { Plan<T, decltype(words)>(p).run(); });
   });
 }
 

@@ -21,12 +21,27 @@ INLINE int64_t arranged(int64_t k) {
   return divide_up(k, Format::STEP) * Format::PARTS * W;
 }
 
+// Whether a format keeps the order of memory.
+template <class Format>
+constexpr bool in_order() {
+  int64_t i = 0;
+  while (i < Format::STEP && Format::place(i) == i) {
+    ++i;
+  }
+  return i == Format::STEP;
+}
+
 // A row of k values of x, `stride` apart, as words in the order of a format; zeros follow.
 template <class Format, class Words, class T>
 static void arrange(uint32_t* to, const T* x, int64_t stride, int64_t k) {
   using Kept = typename Words::template Kept<T>;
   auto* out = reinterpret_cast<Kept*>(to);
-  for (int64_t step = 0; step < k; step += Format::STEP) {
+  int64_t step = 0;
+  if (sizeof(Kept) == sizeof(T) && in_order<Format>() && stride == 1 && k >= Format::STEP) {
+    step = k / Format::STEP * Format::STEP;
+    memcpy(to, x, step * sizeof(T));
+  }
+  for (; step < k; step += Format::STEP) {
     for (int64_t i = 0; i < Format::STEP; ++i) {
       Kept value{};
       if (step + i < k) {

@@ -29,9 +29,9 @@ struct Codes {
     return scales.length < k ? scales.length : PANEL_VALUES * Words::VALUES;
   }
 
-  class Strip {
+  class Strips {
    public:
-    Strip(const Codes& from, int64_t column, int64_t columns)
+    Strips(const Codes& from, int64_t column, int64_t columns)
         : from_(from), w_(from.w + column * from.w_row), columns_(columns) {
       for (int64_t c = 0; c < COLUMNS; ++c) {
         scales_[c] = from.scales.of(column + min(c, columns - 1));
@@ -42,7 +42,7 @@ struct Codes {
       for (int64_t c = 0; c < COLUMNS; ++c) {
         factors_[c] = scales_[c][begin / from_.scales.length] * Format::FACTOR;
       }
-      pack_codes<Format>(to, columns_, count, steps, [&](int64_t i, int64_t at, vf (&parts)[1]) {
+      auto read_step = [&](int64_t i, int64_t at, vf (&parts)[1]) {
         const uint8_t* here = w_ + i * from_.w_row + begin + at;
         if (count - at < Format::STEP) {
           read_rest<Format>(here, count - at, parts);
@@ -52,16 +52,16 @@ struct Codes {
         if (Words::VALUES == 1) {
           parts[0] *= factors_[i];
         }
-      });
+      };
+      pack_codes<Format, Words>(to, columns_, count, steps, read_step);
     }
 
-    void add(float* sums, int64_t, int64_t height, const uint32_t* a, const uint32_t* b,
-             int64_t steps, bool resume) const {
+    void add(float* sums, int64_t, const PackedBlock<Words>& packed, bool resume) const {
       if constexpr (Words::VALUES == 1) {
-        tile_of<Words>(height)(steps, a, b, sums, COLUMNS, resume);
+        packed.multiply(0, packed.steps, sums, resume);
       } else {
-        add_scaled<Words>(sums, height, a, b, steps, factors_, resume,
-                          [](vf value, int64_t, int64_t) INLINE_LAMBDA { return value; });
+        add_scaled(sums, packed, 0, packed.steps, factors_, resume,
+                   [](vf value, int64_t, int64_t) INLINE_LAMBDA { return value; });
       }
     }
 
@@ -73,6 +73,7 @@ struct Codes {
     }
 
    private:
+    static constexpr int COLUMNS = PANEL_COLUMNS<Words>;
     const Codes& from_;
     const uint8_t* w_;
     int64_t columns_;
@@ -81,8 +82,9 @@ struct Codes {
   };
 };
 
-template <class T, class Words, class Out>
+template <class T, class Out>
 class Product {
+  using Words = typename WordsOf<T>::Type;
   using Format = LongE4m3<Words>;
 
  public:
@@ -123,11 +125,14 @@ class Product {
   }
 
   void many_rows() {
-    Codes<Words> weights{p_.w, p_.w_row, p_.k, scales_};
-    Rounded<Out> keep{out_, bias_, p_.n};
-    Panel<T, Words, Codes<Words>, Rounded<Out>> panel(x_, p_.x_row, p_.x_k, p_.m, p_.n, p_.k,
-                                                      weights, keep);
-    panel.compute();
+    with_panel_words<T>([&](auto words) {
+      using Words = decltype(words);
+      Codes<Words> weights{p_.w, p_.w_row, p_.k, scales_};
+      Rounded<Out> keep{out_, bias_, p_.n};
+      Panel<T, Words, Codes<Words>, Rounded<Out>> panel(x_, p_.x_row, p_.x_k, p_.m, p_.n, p_.k,
+                                                        weights, keep);
+      panel.compute();
+    });
   }
 
  private:
@@ -154,7 +159,7 @@ const float* wide_scales(const Fp8Matmul& p) {
 
 template <class T, class Out>
 void multiply(const Fp8Matmul& p, const float* scale) {
-  Product<T, typename WordsOf<T>::Type, Out> product(p, scale);
+  Product<T, Out> product(p, scale);
   p.m <= FEW_ROWS ? product.few_rows() : product.many_rows();
 }
 

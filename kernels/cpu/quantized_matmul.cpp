@@ -133,8 +133,13 @@ const float* sums_of_groups(const QuantizedMatmul& p, int64_t row) {
     for (int64_t r = begin; r < end; ++r) {
       const T* x = static_cast<const T*>(p.x) + r * p.x_row;
       for (int64_t g = 0; g < p.k / p.group; ++g) {
-        float sum = 0.0f;
-        for (int64_t i = g * p.group; i < (g + 1) * p.group; ++i) {
+        int64_t begin = g * p.group, end = begin + p.group;
+        vf total = {};
+        for (int64_t i = begin; p.x_k == 1 && i < end; i += W) {
+          total += load(x + i);
+        }
+        float sum = ISA::sum(total);
+        for (int64_t i = begin; p.x_k != 1 && i < end; ++i) {
           sum += to_float(x[i * p.x_k]);
         }
         sums[r * row + g] = sum;
@@ -144,8 +149,10 @@ const float* sums_of_groups(const QuantizedMatmul& p, int64_t row) {
   return sums;
 }
 
-template <class T, class Format, class Words, bool NIBBLE>
+template <class T, class Format, class Words>
 class Few {
+  static constexpr bool NIBBLE = Format::PARTS > 1;
+
  public:
   explicit Few(const QuantizedMatmul& p)
       : p_(p), groups_(p.k / p.group), sums_row_(divide_up(groups_, W) * W) {}
@@ -230,13 +237,15 @@ struct Groups {
   int64_t block() const { return PANEL_VALUES * Words::VALUES; }
   bool scales_sums() const { return PAIRS && p.biases; }
 
-  class Strip {
+  class Strips {
    public:
-    Strip(const Groups& from, int64_t column, int64_t columns)
+    Strips(const Groups& from, int64_t column, int64_t columns)
         : from_(from), p_(from.p), column_(column), columns_(columns) {
       int64_t padded = from.padded();
-      factors_ = static_cast<float*>(scratch(FACTORS, 8 * COLUMNS * padded));
+      int64_t in_block = from.block() / p_.group;
+      factors_ = static_cast<float*>(scratch(FACTORS, 8 * COLUMNS * (padded + in_block)));
       biases_ = factors_ + COLUMNS * padded;
+      turned_ = biases_ + COLUMNS * padded;
       memset(factors_, 0, 8 * COLUMNS * padded);
       for (int64_t c = 0; c < columns; ++c) {
         widen_row(p_, p_.scales, p_.scaling == p_.floating, column + c, factors_ + c * padded);
@@ -252,6 +261,9 @@ struct Groups {
     void pack(uint32_t* to, int64_t begin, int64_t count, int64_t steps) {
       first_ = begin / p_.group;
       count_ = count / p_.group;
+      if (from_.scales_sums()) {
+        turn();
+      }
       auto read_step = [&](int64_t i, int64_t at, vf (&parts)[Format::PARTS]) INLINE_LAMBDA {
         const uint8_t* here = p_.w + ((column_ + i) * p_.k + begin + at) / CODES;
         if (count - at < Format::STEP) {
@@ -266,27 +278,23 @@ struct Groups {
           scale(parts, of_lanes(factors_ + group) * Code::FACTOR, of_lanes(biases_ + group));
         }
       };
-      pack_codes<Format>(to, columns_, count, steps, read_step);
+      pack_codes<Format, Words>(to, columns_, count, steps, read_step);
     }
 
-    void add(float* sums, int64_t row, int64_t height, const uint32_t* a, const uint32_t* b,
-             int64_t steps, bool resume) const {
+    void add(float* sums, int64_t row, const PackedBlock<Words>& packed, bool resume) const {
       if (!from_.scales_sums()) {
-        tile_of<Words>(height)(steps, a, b, sums, COLUMNS, resume);
+        packed.multiply(0, packed.steps, sums, resume);
         return;
       }
       int64_t words = p_.group / Words::VALUES;
-      for (int64_t g = 0; g < count_; ++g, a += words * height, b += words * COLUMNS) {
-        float factors[COLUMNS], biases[COLUMNS];
-        for (int64_t c = 0; c < COLUMNS; ++c) {
-          factors[c] = factors_[c * from_.padded() + first_ + g];
-          biases[c] = biases_[c * from_.padded() + first_ + g];
-        }
+      for (int64_t g = 0; g < count_; ++g) {
+        const float* factors = turned_ + 2 * g * COLUMNS;
+        const float* biases = factors + COLUMNS;
         const float* x = from_.sums + row * from_.groups() + first_ + g;
-        add_scaled<Words>(sums, height, a, b, words, factors, resume || g > 0,
-                          [&](vf value, int64_t r, int64_t v) INLINE_LAMBDA {
-                            return value + load(biases + v) * x[r * from_.groups()];
-                          });
+        add_scaled(sums, packed, g * words, words, factors, resume || g > 0,
+                   [&](vf value, int64_t r, int64_t v) INLINE_LAMBDA {
+                     return value + load(biases + v) * x[r * from_.groups()];
+                   });
       }
     }
 
@@ -298,6 +306,18 @@ struct Groups {
     }
 
    private:
+    static constexpr int COLUMNS = PANEL_COLUMNS<Words>;
+
+    // All columns' factors, then biases, of each group of the block.
+    void turn() {
+      for (int64_t g = 0; g < count_; ++g) {
+        for (int64_t c = 0; c < COLUMNS; ++c) {
+          turned_[2 * g * COLUMNS + c] = factors_[c * from_.padded() + first_ + g];
+          turned_[(2 * g + 1) * COLUMNS + c] = biases_[c * from_.padded() + first_ + g];
+        }
+      }
+    }
+
     // The value of each lane's group; a step of bytes lies in one.
     INLINE_LAMBDA vf of_lanes(const float* values) const {
       return NIBBLE ? __builtin_shuffle(load(values), lane_) : splat(*values);
@@ -319,10 +339,15 @@ struct Groups {
     const Groups& from_;
     const QuantizedMatmul& p_;
     int64_t column_, columns_, first_ = 0, count_ = 0;
-    float *factors_, *biases_;
+    float *factors_, *biases_, *turned_;
     vi lane_ = {};
   };
 };
+
+template <class Words>
+using Integers4 = Nibbles<Words, true>;
+template <class Words>
+using E2m1 = Nibbles<Words, false>;
 
 template <class T, class Words, class Code>
 void many_rows(const QuantizedMatmul& p) {
@@ -336,25 +361,32 @@ void many_rows(const QuantizedMatmul& p) {
       .compute();
 }
 
+template <class T, template <class> class Code>
+void multiply(const QuantizedMatmul& p) {
+  if (p.m <= FEW_ROWS) {
+    using Words = typename WordsOf<T>::Type;
+    Few<T, Code<Words>, Words>(p).compute();
+    return;
+  }
+  with_panel_words<T>([&](auto words) {
+    using Words = decltype(words);
+    many_rows<T, Words, Code<Words>>(p);
+  });
+}
+
 }  // namespace
 
 void quantized_matmul(const QuantizedMatmul& p) {
   with_type(p.type, [&](auto zero) {
     using T = decltype(zero);
-    using Words = typename WordsOf<T>::Type;
-    bool many = p.m > FEW_ROWS;
     if (p.codes == p.integers4) {
-      using Format = Nibbles<Words, true>;
-      many ? many_rows<T, Words, Format>(p) : Few<T, Format, Words, true>(p).compute();
+      multiply<T, Integers4>(p);
     } else if (p.codes == p.e2m1) {
-      using Format = Nibbles<Words, false>;
-      many ? many_rows<T, Words, Format>(p) : Few<T, Format, Words, true>(p).compute();
+      multiply<T, E2m1>(p);
     } else if (p.codes == p.integers8) {
-      many ? many_rows<T, Words, Integers<Words>>(p)
-           : Few<T, Integers<Words>, Words, false>(p).compute();
+      multiply<T, Integers>(p);
     } else {
-      using Format = E4m3<Words>;
-      many ? many_rows<T, Words, Format>(p) : Few<T, Format, Words, false>(p).compute();
+      multiply<T, E4m3>(p);
     }
   });
 }

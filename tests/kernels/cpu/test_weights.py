@@ -13,7 +13,7 @@ from torchmlx.kernels.grouped_matmul import grouped_matmul
 from torchmlx.kernels.grouped_matmul import reference as grouped_reference
 
 MODULE = native.load()[0]
-SETS = MODULE.instruction_sets() if MODULE else ["portable"]
+SETS = [*MODULE.instruction_sets(), "amx-emulated"] if MODULE else ["portable"]
 DTYPES = {mx.float32: 1e-12, mx.float16: 1e-9, mx.bfloat16: 1e-8}
 
 

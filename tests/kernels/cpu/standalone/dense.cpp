@@ -215,5 +215,6 @@ void check_dense() {
     check_attention(type, {2, 3, 3, 5, 9, 7, 33, true, false, true});
     check_attention(type, {1, 2, 1, 40, 70, 33, 20, true, false, false});
     check_attention(type, {1, 2, 2, 20, 67, 8, 8, false, true, false});
+    check_attention(type, {1, 2, 1, 300, 140, 40, 33, true, false, false});
   }
 }

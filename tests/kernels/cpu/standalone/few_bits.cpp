@@ -266,6 +266,10 @@ void check_few_bits() {
         check_quantized(type, codes, m, 35, 160);
       }
     }
+    // Several strips of tiles at a time.
+    check_fp8_matmul(type, 41, 410, 130);
+    check_quantized(type, Q::integers4, 41, 410, 160);
+    check_quantized(type, Q::e4m3, 41, 410, 160);
     check_grouped(type, false);
     check_grouped(type, true);
     check_fp8_grouped(type);
