@@ -17,13 +17,17 @@ INLINE vb load_codes(const uint8_t* p, int64_t n) {
   return codes;
 }
 
+INLINE vu widen_bytes(vb bytes) {
+#if defined(__AVX512F__)
+  return (vu)_mm512_cvtepu8_epi32((__m128i)bytes);
+#else
+  return __builtin_convertvector(bytes, vu);
+#endif
+}
+
 // Values of codes. Subnormal ones become normal; 0x7f and 0xff are NaN.
 INLINE vf widen_codes(vb codes) {
-#if defined(__AVX512F__)
-  vu wide = (vu)_mm512_cvtepu8_epi32((__m128i)codes);
-#else
-  vu wide = __builtin_convertvector(codes, vu);
-#endif
+  vu wide = widen_bytes(codes);
   vu sign = (wide & 0x80) << 24, rest = wide & 0x7f;
   // The exponent moves from bias 7 to 127; below the first of 8 normal steps codes are multiples of
   // 2^-9, and no subnormal float is multiplied, which some processors take long for.

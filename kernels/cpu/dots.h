@@ -82,9 +82,21 @@ struct Scales {
 // The first `left` weights at p, fewer than a step; zeros follow.
 template <class Format>
 INLINE void read_rest(const typename Format::Code* p, int64_t left, vf (&parts)[Format::PARTS]) {
-  typename Format::Code padded[Format::STEP] = {};
-  memcpy(padded, p, left * sizeof(padded[0]));
-  Format::read(padded, parts);
+  constexpr int64_t SIZE = sizeof(*p);
+  const int64_t bytes = left * SIZE / Format::CODES;
+  alignas(64) uint8_t padded[(Format::STEP * SIZE / Format::CODES + 63) / 64 * 64];
+#if defined(__AVX512BW__)
+  // In whole vectors: one that is read from pieces just written waits for them.
+  for (int64_t at = 0; at < static_cast<int64_t>(sizeof padded); at += 64) {
+    __mmask64 mask = bytes >= at + 64 ? ~0ull : bytes > at ? (1ull << (bytes - at)) - 1 : 0;
+    auto* from = reinterpret_cast<const uint8_t*>(p) + at;
+    _mm512_store_si512(padded + at, _mm512_maskz_loadu_epi8(mask, from));
+  }
+#else
+  memset(padded, 0, sizeof padded);
+  memcpy(padded, p, bytes);
+#endif
+  Format::read(reinterpret_cast<const typename Format::Code*>(padded), parts);
 }
 
 // The sum of all lanes, in registers.

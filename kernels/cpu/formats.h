@@ -1,6 +1,7 @@
 // Formats of stored weights: how a step of them becomes the vectors that dots multiply.
 //
-// A step is STEP weights along k, which become PARTS vectors of words (see pack.h). Lanes need not
+// A step is STEP weights along k, CODES of them in a Code, which become PARTS vectors of words (see
+// pack.h). Lanes need not
 // keep the order of memory, as long as x is arranged alike: weight `i` of a step is value place(i).
 // What is read times FACTOR is the weight. SPECIAL formats have codes that must be looked for.
 #pragma once
@@ -17,6 +18,7 @@ typedef int16_t signed_halves __attribute__((vector_size(2 * W)));
 template <class T, class Words>
 struct Plain {
   using Code = T;
+  static constexpr int64_t CODES = 1;
   static constexpr int64_t STEP = W * Words::VALUES;
   static constexpr int PARTS = 1;
   static constexpr float FACTOR = 1.0f;
@@ -30,6 +32,7 @@ struct Plain {
 template <class Words>
 struct E4m3 {
   using Code = uint8_t;
+  static constexpr int64_t CODES = 1;
   static constexpr int64_t STEP = W;
   static constexpr int PARTS = 1;
   static constexpr float FACTOR = 256.0f;
@@ -65,6 +68,7 @@ template <class Words>
   requires(Words::VALUES == 2)
 struct E4m3<Words> {
   using Code = uint8_t;
+  static constexpr int64_t CODES = 1;
   static constexpr int64_t STEP = 2 * W;
   static constexpr int PARTS = 1;
   static constexpr float FACTOR = 1.0f;
@@ -123,6 +127,7 @@ template <class Words>
   requires(Words::VALUES == 2)
 struct LongE4m3<Words> {
   using Code = uint8_t;
+  static constexpr int64_t CODES = 1;
   static constexpr int64_t STEP = 4 * W;
   static constexpr int PARTS = 2;
   static constexpr float FACTOR = 1.0f;

@@ -4,6 +4,7 @@
 
 #include "dots.h"
 #include "panel.h"
+#include "tasks.h"
 
 namespace torchmlx::ISA {
 namespace {
@@ -12,9 +13,6 @@ enum { SCALES = 6, X };
 
 // Rows up to which reading codes takes longer than multiplying them.
 constexpr int64_t FEW_ROWS = 8;
-
-// Codes that a task reads: enough to hide the cost of handing it out.
-constexpr int64_t TASK = 64 << 10;
 
 // What Panel multiplies by. Floats take the scales at once; pairs of bf16 would round them, so their
 // sums do.
@@ -99,8 +97,7 @@ class Product {
     for (int64_t r = 0; r < p_.m; ++r) {
       rows[r] = x + r * arranged<Format>(p_.k);
     }
-    int64_t grain = max(1, min(MOST_COLUMNS, TASK / max(1, p_.k)));
-    parallel(p_.n, grain, [&](int64_t begin, int64_t end) {
+    parallel(p_.n, task_rows(p_.n, p_.k), [&](int64_t begin, int64_t end) {
       float sums[MOST_COLUMNS * MOST_ROWS];
       for (; begin < end; begin += MOST_COLUMNS) {
         int64_t stop = min(begin + MOST_COLUMNS, end);

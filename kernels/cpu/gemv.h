@@ -4,14 +4,12 @@
 
 #include "matmul.h"
 #include "pack.h"
+#include "tasks.h"
 
 namespace torchmlx::ISA {
 
 // Rows up to which reading the matrix takes longer than multiplying.
 constexpr int64_t FEW_ROWS = 8;
-
-// Weights that a task reads, in bytes: enough to hide the cost of handing it out.
-constexpr int64_t TASK_BYTES = 64 << 10;
 
 INLINE bool few_rows(const Matmul& p) { return p.m <= FEW_ROWS && p.b_k == 1 && p.k > 0; }
 
@@ -88,11 +86,11 @@ class FewRows {
   }
 
   void compute() {
-    parallel(p_.n, grain(), [&](int64_t begin, int64_t end) { columns(begin, end); });
+    parallel(p_.n, grain(p_.n), [&](int64_t begin, int64_t end) { columns(begin, end); });
   }
 
-  // Columns of a task.
-  int64_t grain() const { return max(1, TASK_BYTES / (p_.k * static_cast<int64_t>(sizeof(T)))); }
+  // Columns of a task, where there are so many.
+  int64_t grain(int64_t columns) const { return task_rows(columns, p_.k * sizeof(T)); }
 
   void columns(int64_t begin, int64_t end) const {
     const T* bias = static_cast<const T*>(p_.bias);

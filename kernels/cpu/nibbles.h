@@ -15,7 +15,8 @@ constexpr float NIBBLES<false>[16] = {0,     0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  
 
 template <class Words, bool INTEGERS>
 struct Nibbles {
-  using Code = uint8_t;  // two codes
+  using Code = uint8_t;
+  static constexpr int64_t CODES = 2;
   static constexpr int PARTS = 8;
   static constexpr int64_t STEP = PARTS * W;
   static constexpr float FACTOR = 1.0f;
@@ -50,6 +51,7 @@ template <class Words, bool INTEGERS>
   requires(Words::VALUES == 2)
 struct Nibbles<Words, INTEGERS> {
   using Code = uint8_t;
+  static constexpr int64_t CODES = 2;
   static constexpr int PARTS = 4;
   static constexpr int64_t STEP = PARTS * 2 * W;
   static constexpr float FACTOR = 1.0f;
@@ -72,6 +74,7 @@ struct Nibbles<Words, INTEGERS> {
 template <class Words>
 struct Integers {
   using Code = uint8_t;
+  static constexpr int64_t CODES = 1;
   static constexpr int PARTS = 1;
   static constexpr int64_t STEP = W;
   static constexpr float FACTOR = 1.0f;
@@ -96,6 +99,7 @@ template <class Words>
   requires(Words::VALUES == 2)
 struct Integers<Words> {
   using Code = uint8_t;
+  static constexpr int64_t CODES = 1;
   static constexpr int PARTS = 1;
   static constexpr int64_t STEP = 2 * W;
   static constexpr float FACTOR = 1.0f;

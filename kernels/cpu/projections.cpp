@@ -15,7 +15,7 @@ void few(const Projections& p) {
   };
   const FewRows<T, Words> parts[] = {part(p.parts[0]), part(p.parts[1]), part(p.parts[2])};
   int64_t total = p.parts[0].n + p.parts[1].n + p.parts[2].n;
-  parallel(total, parts[0].grain(), [&](int64_t begin, int64_t end) {
+  parallel(total, parts[0].grain(total), [&](int64_t begin, int64_t end) {
     for (int i = 0; i < 3; ++i) {
       int64_t n = p.parts[i].n;
       parts[i].columns(max(begin, 0), min(end, n));

@@ -3,9 +3,11 @@
 // the same for all weights. For many rows, strips of weights are widened first.
 #include "quantized_matmul.h"
 
+#include "codes.h"
 #include "dots.h"
 #include "nibbles.h"
 #include "panel.h"
+#include "tasks.h"
 
 namespace torchmlx::ISA {
 namespace {
@@ -16,111 +18,77 @@ enum { FACTORS = 5, X, GROUPS };
 // Rows up to which codes are read for every MOST_ROWS of them.
 constexpr int64_t FEW_ROWS = 24;
 
-// Bytes of codes that a task reads.
-constexpr int64_t TASK = 64 << 10;
-
-int64_t bits(const QuantizedMatmul& p) {
-  return p.codes == p.integers4 || p.codes == p.e2m1 ? 4 : 8;
-}
+// Rows of weights whose scales are widened at a time: what is read soon after it was written in
+// other pieces is waited for.
+constexpr int64_t AT_ONCE = 16;
 
 // A row's scales, or biases, as floats; zeros follow for a vector.
 void widen_row(const QuantizedMatmul& p, const void* scales, bool floating, int64_t row,
                float* to) {
   int64_t count = p.k / p.group;
-  auto* codes = static_cast<const uint8_t*>(scales) + row * count;
+  auto widen_all = [&](auto value) INLINE_LAMBDA {
+    int64_t i = 0;
+    for (; i + W <= count; i += W) {
+      store(to + i, value(row * count + i, W));
+    }
+    if (i < count) {
+      store(to + i, value(row * count + i, count - i));
+    }
+  };
   if (floating) {
     with_type(p.scale_type, [&](auto zero) {
-      auto* from = static_cast<const decltype(zero)*>(scales) + row * count;
-      int64_t i = 0;
-      for (; i + W <= count; i += W) {
-        store(to + i, load(from + i));
-      }
-      if (i < count) {
-        store(to + i, load(from + i, count - i));
-      }
+      auto* from = static_cast<const decltype(zero)*>(scales);
+      widen_all([&](int64_t i, int64_t n) INLINE_LAMBDA {
+        return n < W ? load(from + i, n) : load(from + i);
+      });
     });
-  } else if (p.scaling == p.e8m0) {
-    for (int64_t i = 0; i < count; ++i) {
-      uint32_t value = codes[i] ? static_cast<uint32_t>(codes[i]) << 23 : 0x400000;
-      to[i] = read<float>(&value);
-    }
   } else {
-    using Format = E4m3<Floats>;
-    for (int64_t i = 0; i < count; i += W) {
-      vf parts[1];
-      if (count - i < W) {
-        read_rest<Format>(codes + i, count - i, parts);
+    auto* from = static_cast<const uint8_t*>(scales);
+    widen_all([&](int64_t i, int64_t n) INLINE_LAMBDA {
+      vb codes = load_codes(from + i, n);
+      if (p.scaling != p.e8m0) {
+        return widen_codes(codes);
+      }
+      vu exponent = widen_bytes(codes);
+      return bits_to_float(select((vi)(exponent == 0), splat_bits(0x400000), exponent << 23));
+    });
+  }
+  store(to + count, vf{});
+}
+
+// sums[r] of rows x[r], arranged, and a row of codes: their lanes add up to the result. All codes of
+// a lane are of one group, groups[lane] after the step's first one. `shift` is the logarithm of the
+// groups' size.
+template <class Format, class Words, int R>
+INLINE void group_dots(int64_t k, int shift, vi groups, const uint32_t* const (&x)[R],
+                       const uint8_t* w, const float* factors, vf (&sums)[R]) {
+  // One row alone has two sums, to hide the latency of multiply-adds.
+  constexpr int CHAINS = R == 1 ? 2 : 1;
+  for (int64_t at = 0, word = 0; at < k;) {
+    vf factor = __builtin_shuffle(load(factors + (at >> shift)), groups) * Format::FACTOR;
+    vf products[R][CHAINS] = {};
+    int64_t end = min(k, at + (1 << shift));
+    do {
+      vf parts[Format::PARTS];
+      const uint8_t* here = w + at / Format::CODES;
+      if (k - at < Format::STEP) {
+        read_rest<Format>(here, k - at, parts);
       } else {
-        Format::read(codes + i, parts);
+        __builtin_prefetch(here + AHEAD);
+        Format::read(here, parts);
       }
-      store(to + i, parts[0] * Format::FACTOR);
-    }
-    for (int64_t i = 0; Format::has_nan(codes, count) && i < count; ++i) {
-      to[i] = Format::is_nan(codes[i]) ? __builtin_nanf("") : to[i];
-    }
-  }
-  memset(to + count, 0, 4 * W);
-}
-
-// result[r] of rows x[r], arranged, and a row of codes of eight bits; a group has whole steps.
-template <class Format, class Words, int R>
-INLINE void byte_dots(int64_t k, int64_t group, const uint32_t* const (&x)[R], const uint8_t* w,
-                      const float* factors, float* result) {
-  vf totals[R] = {};
-  for (int64_t at = 0, word = 0; at < k; ++factors) {
-    __builtin_prefetch(w + at + AHEAD);
-    vf sums[R] = {};
-    for (int64_t end = at + group; at < end; at += Format::STEP, word += W) {
-      vf parts[1];
-      Format::read(w + at, parts);
-      add_step<Format, Words>(sums, x, word, parts);
-    }
-    for (int r = 0; r < R; ++r) {
-      totals[r] += sums[r] * (*factors * Format::FACTOR);
-    }
-  }
-  bool nan = false;
-  if constexpr (Format::SPECIAL) {
-    nan = Format::has_nan(w, k);
-  }
-  for (int r = 0; r < R; ++r) {
-    result[r] = nan ? __builtin_nanf("") : across(totals[r]);
-  }
-}
-
-// result[r] of rows x[r], arranged, and a row of codes of four bits. All codes of a lane are of one
-// group: the factor of lane i is that of the i / lanes-th group from the step's first one.
-template <class Format, class Words, int R>
-INLINE void nibble_dots(int64_t k, int64_t group, const uint32_t* const (&x)[R], const uint8_t* w,
-                        const float* factors, float* result) {
-  const int64_t lanes = group * W / Format::STEP;  // of a group
-  vi lane;
-  for (int i = 0; i < W; ++i) {
-    lane[i] = lanes ? static_cast<int32_t>(i / lanes) : 0;
-  }
-  vf totals[R] = {};
-  for (int64_t at = 0, word = 0; at < k; at += Format::STEP, word += Format::PARTS * W) {
-    vf parts[Format::PARTS];
-    if (k - at < Format::STEP) {
-      uint8_t padded[Format::STEP / 2] = {};
-      memcpy(padded, w + at / 2, (k - at) / 2);
-      Format::read(padded, parts);
-    } else {
-      __builtin_prefetch(w + at / 2 + AHEAD);
-      Format::read(w + at / 2, parts);
-    }
-    vf factor = __builtin_shuffle(load(factors + at / group), lane);
-    for (int r = 0; r < R; ++r) {
-      vf even = {}, odd = {};
-      for (int i = 0; i < Format::PARTS; i += 2) {
-        even = Words::multiply(even, read<vf>(x[r] + word + i * W), parts[i]);
-        odd = Words::multiply(odd, read<vf>(x[r] + word + (i + 1) * W), parts[i + 1]);
+      for (int r = 0; r < R; ++r) {
+        for (int i = 0; i < Format::PARTS; ++i) {
+          vf& product = products[r][i % CHAINS];
+          product = Words::multiply(product, read<vf>(x[r] + word + i * W), parts[i]);
+        }
       }
-      totals[r] += (even + odd) * factor;
+      at += Format::STEP;
+      word += Format::PARTS * W;
+    } while (at < end);
+    for (int r = 0; r < R; ++r) {
+      sums[r] += (products[r][0] + (CHAINS > 1 ? products[r][CHAINS - 1] : vf{})) * factor;
     }
-  }
-  for (int r = 0; r < R; ++r) {
-    result[r] = across(totals[r]);
   }
 }
 
@@ -151,72 +119,78 @@ const float* sums_of_groups(const QuantizedMatmul& p, int64_t row) {
 
 template <class T, class Format, class Words>
 class Few {
-  static constexpr bool NIBBLE = Format::PARTS > 1;
-
  public:
   explicit Few(const QuantizedMatmul& p)
-      : p_(p), groups_(p.k / p.group), sums_row_(divide_up(groups_, W) * W) {}
+      : p_(p), groups_(p.k / p.group), row_(divide_up(groups_, W) * W + W),
+        shift_(__builtin_ctzll(p.group)) {
+    for (int i = 0; i < W; ++i) {
+      lane_groups_[i] = static_cast<int32_t>(i * (Format::STEP / W) / p.group);
+    }
+  }
 
   void compute() {
     x_ = arrange_rows<Format, Words>(X, static_cast<const T*>(p_.x), p_.x_row, p_.x_k, p_.m, p_.k);
     if (p_.biases) {
-      group_sums_ = sums_of_groups<T>(p_, sums_row_);
+      group_sums_ = sums_of_groups<T>(p_, row_);
     }
-    int64_t grain = max(1, TASK / max(1, p_.k * bits(p_) / 8));
-    parallel(p_.n, grain, [&](int64_t begin, int64_t end) {
-      auto* factors = static_cast<float*>(scratch(FACTORS, 8 * (sums_row_ + 2 * W)));
-      for (int64_t column = begin; column < end; ++column) {
-        widen_row(p_, p_.scales, p_.scaling == p_.floating, column, factors);
-        if (p_.biases) {
-          widen_row(p_, p_.biases, true, column, factors + sums_row_ + 2 * W);
-        }
-        for (int64_t row = 0; row < p_.m; row += MOST_ROWS) {
-          some_rows(row, min(MOST_ROWS, p_.m - row), column, factors);
-        }
+    parallel(p_.n, task_rows(p_.n, p_.k / Format::CODES), [&](int64_t begin, int64_t end) {
+      auto* factors = static_cast<float*>(scratch(FACTORS, 8 * AT_ONCE * row_));
+      for (; begin < end; begin += AT_ONCE) {
+        columns(begin, min(begin + AT_ONCE, end), factors, factors + AT_ONCE * row_);
       }
     });
   }
 
  private:
-  void some_rows(int64_t row, int64_t rows, int64_t column, const float* factors) {
-    float sums[MOST_ROWS];
-    if (rows == 1) {
-      of<1>(row, rows, column, factors, sums);
-    } else if (rows <= 4) {
-      of<4>(row, rows, column, factors, sums);
-    } else {
-      of<MOST_ROWS>(row, rows, column, factors, sums);
+  void columns(int64_t begin, int64_t end, float* factors, float* biases) {
+    for (int64_t column = begin; column < end; ++column) {
+      int64_t at = (column - begin) * row_;
+      widen_row(p_, p_.scales, p_.scaling == p_.floating, column, factors + at);
+      if (p_.biases) {
+        widen_row(p_, p_.biases, true, column, biases + at);
+      }
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      float value = sums[r] + (p_.biases ? bias(row + r, factors + sums_row_ + 2 * W) : 0.0f);
-      store(static_cast<T*>(p_.out) + (row + r) * p_.n + column, splat(value), 1);
+    for (int64_t column = begin; column < end; ++column, factors += row_, biases += row_) {
+      for (int64_t row = 0; row < p_.m; row += MOST_ROWS) {
+        int64_t rows = min(MOST_ROWS, p_.m - row);
+        if (rows == 1) {
+          some_rows<1>(row, rows, column, factors, biases);
+        } else if (rows <= 4) {
+          some_rows<4>(row, rows, column, factors, biases);
+        } else {
+          some_rows<MOST_ROWS>(row, rows, column, factors, biases);
+        }
+      }
     }
   }
 
   template <int R>
-  void of(int64_t row, int64_t rows, int64_t column, const float* factors, float* sums) {
+  void some_rows(int64_t row, int64_t rows, int64_t column, const float* factors,
+                 const float* biases) {
     const uint32_t* x[R];
     for (int64_t r = 0; r < R; ++r) {
       x[r] = x_ + (row + min(r, rows - 1)) * arranged<Format>(p_.k);
     }
-    const uint8_t* w = p_.w + column * (p_.k * bits(p_) / 8);
-    if constexpr (NIBBLE) {
-      nibble_dots<Format, Words>(p_.k, p_.group, x, w, factors, sums);
-    } else {
-      byte_dots<Format, Words>(p_.k, p_.group, x, w, factors, sums);
+    vf sums[R] = {};
+    const uint8_t* w = p_.w + column * p_.k / Format::CODES;
+    group_dots<Format, Words>(p_.k, shift_, lane_groups_, x, w, factors, sums);
+    bool nan = false;
+    if constexpr (Format::SPECIAL) {
+      nan = Format::has_nan(w, p_.k);
     }
-  }
-
-  float bias(int64_t row, const float* biases) const {
-    vf total = {};
-    for (int64_t g = 0; g < groups_; g += W) {
-      total += load(biases + g) * load(group_sums_ + row * sums_row_ + g);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t g = 0; p_.biases && g < groups_; g += W) {
+        sums[r] += load(biases + g) * load(group_sums_ + (row + r) * row_ + g);
+      }
+      float value = nan ? __builtin_nanf("") : across(sums[r]);
+      store(static_cast<T*>(p_.out) + (row + r) * p_.n + column, splat(value), 1);
     }
-    return across(total);
   }
 
   const QuantizedMatmul& p_;
-  int64_t groups_, sums_row_;
+  int64_t groups_, row_;  // of scales, widened: zeros follow
+  int shift_;
+  vi lane_groups_;
   const uint32_t* x_ = nullptr;
   const float* group_sums_ = nullptr;
 };
@@ -227,8 +201,7 @@ class Few {
 template <class Code, class Words>
 struct Groups {
   using Format = ByLanes<Code, Words>;
-  static constexpr bool PAIRS = Words::VALUES == 2, NIBBLE = Format::PARTS > 1;
-  static constexpr int64_t CODES = NIBBLE ? 2 : 1;  // in a byte
+  static constexpr bool PAIRS = Words::VALUES == 2, NIBBLE = Format::CODES == 2;
   const QuantizedMatmul& p;
   const float* sums;  // of x over groups, [m, groups]; where biases multiply them
 
@@ -265,11 +238,9 @@ struct Groups {
         turn();
       }
       auto read_step = [&](int64_t i, int64_t at, vf (&parts)[Format::PARTS]) INLINE_LAMBDA {
-        const uint8_t* here = p_.w + ((column_ + i) * p_.k + begin + at) / CODES;
+        const uint8_t* here = p_.w + ((column_ + i) * p_.k + begin + at) / Format::CODES;
         if (count - at < Format::STEP) {
-          uint8_t padded[Format::STEP / CODES] = {};
-          memcpy(padded, here, (count - at) / CODES);
-          Format::read(padded, parts);
+          read_rest<Format>(here, count - at, parts);
         } else {
           Format::read(here, parts);
         }
@@ -361,7 +332,8 @@ void many_rows(const QuantizedMatmul& p) {
       .compute();
 }
 
-template <class T, template <class> class Code>
+// Many rows take formats whose steps are within a group.
+template <class T, template <class> class Code, template <class> class Short = Code>
 void multiply(const QuantizedMatmul& p) {
   if (p.m <= FEW_ROWS) {
     using Words = typename WordsOf<T>::Type;
@@ -370,7 +342,7 @@ void multiply(const QuantizedMatmul& p) {
   }
   with_panel_words<T>([&](auto words) {
     using Words = decltype(words);
-    many_rows<T, Words, Code<Words>>(p);
+    many_rows<T, Words, Short<Words>>(p);
   });
 }
 
@@ -386,7 +358,7 @@ void quantized_matmul(const QuantizedMatmul& p) {
     } else if (p.codes == p.integers8) {
       multiply<T, Integers>(p);
     } else {
-      multiply<T, E4m3>(p);
+      multiply<T, LongE4m3, E4m3>(p);
     }
   });
 }

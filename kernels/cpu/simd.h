@@ -216,7 +216,11 @@ INLINE float to_float(bfloat x) {
   uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
   return read<float>(&bits);
 }
+#if defined(__F16C__)
+INLINE float to_float(half x) { return _cvtsh_ss(x.bits); }
+#else
 INLINE float to_float(half x) { return load(&x, 1)[0]; }
+#endif
 
 // All W values joined by f, which takes two vectors of any length.
 template <class F>

@@ -44,7 +44,7 @@ void few(const Swiglu& p) {
       }
     }
   };
-  parallel(n, max(1, gate.grain() / 2), [&](int64_t begin, int64_t end) {
+  parallel(n, max(1, gate.grain(2 * n) / 2), [&](int64_t begin, int64_t end) {
     for (; begin < end; begin += COLUMNS_AT_ONCE) {
       columns(begin, min(COLUMNS_AT_ONCE, end - begin));
     }
