@@ -115,9 +115,13 @@ class Product {
 
   // Every MOST_ROWS-th of sums, plus bias.
   void keep(Out* out, int64_t begin, int64_t end, const float* sums) const {
-    for (int64_t column = begin; column < end; ++column, sums += MOST_ROWS) {
-      float value = *sums + (bias_ ? to_float(bias_[column]) : 0.0f);
-      store(out + column, splat(value), 1);
+    for (; begin < end; begin += AT_ONCE) {
+      int64_t count = min(AT_ONCE, end - begin);
+      float values[AT_ONCE];
+      for (int64_t i = 0; i < count; ++i, sums += MOST_ROWS) {
+        values[i] = *sums + (bias_ ? to_float(bias_[begin + i]) : 0.0f);
+      }
+      store_all(out + begin, values, count);
     }
   }
 

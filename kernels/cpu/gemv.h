@@ -94,41 +94,47 @@ class FewRows {
 
   void columns(int64_t begin, int64_t end) const {
     const T* bias = static_cast<const T*>(p_.bias);
-    float values[FEW_ROWS];
-    for (int64_t column = begin; column < end; ++column) {
-      products(column, values);
-      float more = bias ? to_float(bias[column]) : 0.0f;
+    for (; begin < end; begin += AT_ONCE) {
+      int64_t count = min(AT_ONCE, end - begin);
+      float values[FEW_ROWS * AT_ONCE];
+      for (int64_t i = 0; i < count; ++i) {
+        products(begin + i, values + i, AT_ONCE);
+      }
       for (int64_t row = 0; row < p_.m; ++row) {
-        store(out_ + row * p_.n + column, splat(values[row] + more), 1);
+        float* here = values + row * AT_ONCE;
+        for (int64_t i = 0; bias && i < count; ++i) {
+          here[i] += to_float(bias[begin + i]);
+        }
+        store_all(out_ + row * p_.n + begin, here, count);
       }
     }
   }
 
-  // Each row's product with a column of b.
-  INLINE_LAMBDA void products(int64_t column, float* values) const {
+  // Each row's product with a column of b; they lie `stride` apart.
+  INLINE_LAMBDA void products(int64_t column, float* values, int64_t stride) const {
     int64_t row = 0;
     for (; row + 4 <= p_.m; row += 4) {
-      some_rows<4>(row, column, values);
+      some_rows<4>(row, column, values, stride);
     }
     switch (p_.m - row) {
       case 3:
-        some_rows<3>(row, column, values);
+        some_rows<3>(row, column, values, stride);
         break;
       case 2:
-        some_rows<2>(row, column, values);
+        some_rows<2>(row, column, values, stride);
         break;
       case 1:
-        some_rows<1>(row, column, values);
+        some_rows<1>(row, column, values, stride);
     }
   }
 
  private:
   template <int R>
-  void some_rows(int64_t row, int64_t column, float* values) const {
+  void some_rows(int64_t row, int64_t column, float* values, int64_t stride) const {
     vf result[R];
     dots<T, Words, R>(p_.k, x_ + row * x_row_, x_row_, b_ + column * p_.b_column, result);
     for (int r = 0; r < R; ++r) {
-      values[row + r] = sum(result[r]);
+      values[(row + r) * stride] = sum(result[r]);
     }
   }
 

@@ -18,10 +18,6 @@ enum { FACTORS = 5, X, GROUPS };
 // Rows up to which codes are read for every MOST_ROWS of them.
 constexpr int64_t FEW_ROWS = 24;
 
-// Rows of weights whose scales are widened at a time: what is read soon after it was written in
-// other pieces is waited for.
-constexpr int64_t AT_ONCE = 16;
-
 // A row's scales, or biases, as floats; zeros follow for a vector.
 void widen_row(const QuantizedMatmul& p, const void* scales, bool floating, int64_t row,
                float* to) {
@@ -143,6 +139,7 @@ class Few {
 
  private:
   void columns(int64_t begin, int64_t end, float* factors, float* biases) {
+    // All before the first is read: what has just been written in other pieces is waited for.
     for (int64_t column = begin; column < end; ++column) {
       int64_t at = (column - begin) * row_;
       widen_row(p_, p_.scales, p_.scaling == p_.floating, column, factors + at);
@@ -150,23 +147,28 @@ class Few {
         widen_row(p_, p_.biases, true, column, biases + at);
       }
     }
+    float values[FEW_ROWS * AT_ONCE];
     for (int64_t column = begin; column < end; ++column, factors += row_, biases += row_) {
+      float* here = values + (column - begin);
       for (int64_t row = 0; row < p_.m; row += MOST_ROWS) {
         int64_t rows = min(MOST_ROWS, p_.m - row);
         if (rows == 1) {
-          some_rows<1>(row, rows, column, factors, biases);
+          some_rows<1>(row, rows, column, factors, biases, here);
         } else if (rows <= 4) {
-          some_rows<4>(row, rows, column, factors, biases);
+          some_rows<4>(row, rows, column, factors, biases, here);
         } else {
-          some_rows<MOST_ROWS>(row, rows, column, factors, biases);
+          some_rows<MOST_ROWS>(row, rows, column, factors, biases, here);
         }
       }
+    }
+    for (int64_t row = 0; row < p_.m; ++row) {
+      store_all(static_cast<T*>(p_.out) + row * p_.n + begin, values + row * AT_ONCE, end - begin);
     }
   }
 
   template <int R>
   void some_rows(int64_t row, int64_t rows, int64_t column, const float* factors,
-                 const float* biases) {
+                 const float* biases, float* values) {
     const uint32_t* x[R];
     for (int64_t r = 0; r < R; ++r) {
       x[r] = x_ + (row + min(r, rows - 1)) * arranged<Format>(p_.k);
@@ -182,8 +184,7 @@ class Few {
       for (int64_t g = 0; p_.biases && g < groups_; g += W) {
         sums[r] += load(biases + g) * load(group_sums_ + (row + r) * row_ + g);
       }
-      float value = nan ? __builtin_nanf("") : across(sums[r]);
-      store(static_cast<T*>(p_.out) + (row + r) * p_.n + column, splat(value), 1);
+      values[(row + r) * AT_ONCE] = nan ? __builtin_nanf("") : across(sums[r]);
     }
   }
 

@@ -26,21 +26,18 @@ void few(const Swiglu& p) {
   int64_t m = p.gate.m, n = p.gate.n;
   T* out = static_cast<T*>(p.gate.out);
   auto columns = [&](int64_t first, int64_t count) {
-    // A column's values of all rows follow one another.
-    float gates[COLUMNS_AT_ONCE * FEW_ROWS + W], ups[COLUMNS_AT_ONCE * FEW_ROWS + W];
+    float gates[FEW_ROWS * COLUMNS_AT_ONCE], ups[FEW_ROWS * COLUMNS_AT_ONCE];
     for (int64_t i = 0; i < count; ++i) {
-      gate.products(first + i, gates + i * m);
+      gate.products(first + i, gates + i, COLUMNS_AT_ONCE);
     }
     for (int64_t i = 0; i < count; ++i) {
-      up.products(first + i, ups + i * m);
+      up.products(first + i, ups + i, COLUMNS_AT_ONCE);
     }
-    for (int64_t i = 0; i < count * m; i += W) {
-      int64_t left = min(W, count * m - i);
-      store(gates + i, activate(load(gates + i, left), load(ups + i, left)));
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t row = 0; row < m; ++row) {
-        store(out + row * n + first + i, splat(gates[i * m + row]), 1);
+    for (int64_t row = 0; row < m; ++row) {
+      for (int64_t i = 0; i < count; i += W) {
+        int64_t left = min(W, count - i), at = row * COLUMNS_AT_ONCE + i;
+        vf value = activate(load(gates + at, left), load(ups + at, left));
+        store(out + row * n + first + i, value, left);
       }
     }
   };

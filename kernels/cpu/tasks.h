@@ -1,4 +1,4 @@
-// How loops over a matrix that is read once are shared out.
+// How loops over the rows of a matrix that is read once are shared out, and how results are kept.
 #pragma once
 
 #include "simd.h"
@@ -16,6 +16,22 @@ INLINE int64_t task_bytes(int64_t total) {
 // Rows of a task, of `rows` rows of so many bytes.
 INLINE int64_t task_rows(int64_t rows, int64_t bytes) {
   return max(1, task_bytes(rows * bytes) / max(1, bytes));
+}
+
+// Rows whose results a loop keeps at a time: stores of single values of half types take as long as
+// reading half a row (AMD EPYC, Zen 4).
+constexpr int64_t AT_ONCE = 16;
+
+// n floats, rounded.
+template <class T>
+INLINE void store_all(T* to, const float* from, int64_t n) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    store(to + i, load(from + i));
+  }
+  if (i < n) {
+    store(to + i, load(from + i, n - i), n - i);
+  }
 }
 
 }  // namespace torchmlx::ISA
