@@ -20,14 +20,19 @@ Triple = tuple[mx.array, mx.array, mx.array]
 
 def reference(q, k, v, cos, sin, keys, values, rows, *, scale) -> tuple[np.ndarray, ...]:
     """Rotation, storing and attention in float64."""
-    batch, heads, slots, d = keys.shape
-    q, k, v = (x.reshape(batch, -1, 1, d) for x in (q, k, v))
+    slots, d, given = *keys.shape[2:], q.shape
+    q, k, v = (_by_heads(x, d) for x in (q, k, v))
     q, k = (turning.reference(x, cos=cos, sin=sin) for x in (q, k))
     keys, values = (np.array(x, np.float64) for x in (keys, values))
     for b, row in enumerate(rows):
         keys[b, :, row % slots], values[b, :, row % slots] = k[b, :, 0], v[b, :, 0]
     out = attending.reference(q, keys, values, lengths=rows + 1, scale=scale)
-    return out.reshape(batch, 1, -1), keys, values
+    return out.reshape(given), keys, values
+
+
+def _by_heads(x: Any, d: int) -> Any:
+    """[B, 1, H * D] as [B, H, 1, D]."""
+    return x.reshape(x.shape[0], x.shape[2] // d, 1, d)
 
 
 def fallback(
@@ -43,12 +48,12 @@ def fallback(
     scale: float,
 ) -> Triple:
     """Our rope, MLX's writes, our attention."""
-    batch, _, _, d = keys.shape
-    q, k, v = (x.reshape(batch, -1, 1, d) for x in (q, k, v))
+    d, given = keys.shape[3], q.shape
+    q, k, v = (_by_heads(x, d) for x in (q, k, v))
     q, k = (turning.rope(x, cos=cos, sin=sin) for x in (q, k))
     keys, values = _stored(keys, k, rows), _stored(values, v, rows)
     out = attending.attention(q, keys, values, lengths=rows + 1, scale=scale)
-    return out.reshape(batch, 1, -1), keys, values
+    return out.reshape(given), keys, values
 
 
 def _stored(buffer: mx.array, new: mx.array, rows: mx.array) -> mx.array:
@@ -88,7 +93,7 @@ def cached_attention(
 
 
 def _check(q, k, v, cos, sin, keys, values, rows) -> None:
-    if keys.ndim != 4 or values.shape != keys.shape or 0 in keys.shape:
+    if keys.ndim != 4 or values.shape != keys.shape or 0 in keys.shape[1:]:
         raise ValueError(f"cached_attention: keys {keys.shape}, values {values.shape}")
     batch, heads, _, d = keys.shape
     fits = k.shape == v.shape == (batch, 1, heads * d) and q.shape[:-1] == (batch, 1)
