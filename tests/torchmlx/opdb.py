@@ -118,6 +118,8 @@ def ours(value, made: list):
     """
     if isinstance(value, torch.Tensor):
         array = value.detach().resolve_conj().resolve_neg()
+        if array.is_contiguous() and array.nbytes > array.untyped_storage().nbytes():
+            raise ValueError("torch's storage is too small for it: a refused cat left it so")
         if not array.is_contiguous():  # as `strided` makes them
             array = array.transpose(0, -1).contiguous() if array.ndim > 1 else array.contiguous()
         half = array.dtype == torch.bfloat16
