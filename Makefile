@@ -17,7 +17,7 @@ define say_what_takes_long
 then echo "installing; building the C++ kernels takes some minutes"; fi
 endef
 
-.PHONY: demo test test-full lint bench native clean
+.PHONY: demo test test-full test-sanitized lint bench native clean
 
 demo: $(VENV)/installed  ## the models in the package write and code a clip, then one is fetched
 	$(BIN)/torchmlx demo
@@ -28,6 +28,27 @@ test: $(VENV)/installed-dev  ## the fast suite
 
 test-full: $(VENV)/installed-dev  ## also slow, huge and network tests
 	$(BIN)/python -m pytest -m "" $(PYTEST_FLAGS)
+
+# In a clone of what is committed, so that no other build is touched. Python and MLX are not built for
+# sanitizers: their leaks are not looked for, and MLX has no type information for virtual calls.
+SANITIZED := build/sanitized
+SANITIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize=vptr \
+	-fsanitize-recover=address
+ASAN := detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1:halt_on_error=0
+PRELOAD = $(foreach name,asan ubsan stdc++,$(shell g++ -print-file-name=lib$(name).so))
+
+test-sanitized: $(VENV)/installed-dev  ## the fast suite, C++ under Address- and UBSanitizer
+	rm -rf $(SANITIZED)/clone $(SANITIZED)/report*
+	git clone --quiet . $(SANITIZED)/clone
+	PATH=$(CURDIR)/$(BIN):$$PATH cmake -S $(SANITIZED)/clone/kernels/cpu -B $(SANITIZED)/objects \
+		-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_CXX_FLAGS_RELEASE="$(SANITIZE)"
+	PATH=$(CURDIR)/$(BIN):$$PATH cmake --build $(SANITIZED)/objects --parallel
+	cp $(SANITIZED)/objects/_native*.so $(SANITIZED)/clone/kernels
+	cd $(SANITIZED)/clone && PYTHONPATH=$$PWD LD_PRELOAD="$(PRELOAD)" \
+		ASAN_OPTIONS=$(ASAN):log_path=$$PWD/../report \
+		UBSAN_OPTIONS=print_stacktrace=1:log_path=$$PWD/../report \
+		$(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) --ignore tests/packaging $(PYTEST_FLAGS)
+	! grep -E -A30 'ERROR: |runtime error: ' $(SANITIZED)/report*
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check

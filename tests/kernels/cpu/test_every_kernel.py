@@ -232,7 +232,7 @@ def allocated() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_10_000_short_calls_leak_no_memory(extension, kernel):
+def test_10_000_short_calls_leak_no_memory(extension, memory_used_again, kernel):
     """Bytes of malloc, Python's blocks, MLX's arrays; also of inputs that have to be copied."""
     case = min(kernel.cases, key=lambda case: size(case, kernel))
     inputs = [laid(case, layout).make("bfloat16") for layout in ("contiguous", "reversed")]

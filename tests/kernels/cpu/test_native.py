@@ -97,7 +97,7 @@ def test_idle_threads_sleep(extension):
     assert all(after.get(task, 0) - spent <= ticks for task, spent in before.items())
 
 
-def test_short_calls_leak_no_memory(extension):
+def test_short_calls_leak_no_memory(extension, memory_used_again):
     x, w = random(3, 64), random(32, 64, seed=1)
 
     def calls(count):
