@@ -17,8 +17,8 @@ from types import ModuleType
 import mlx.core as mx
 
 MEND = (
-    "install g++ (Debian: apt-get install g++), then rebuild: make native in a checkout, "
-    "pip install --force-reinstall 'torchmlx[cpu]' elsewhere"
+    "install g++ if there is none (Debian: apt-get install g++), then build in the folder that "
+    "torchmlx was got in: make native, or pip install --editable '.[cpu]'"
 )
 
 # The sources that say which functions the extension has and what they take.

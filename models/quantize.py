@@ -274,7 +274,7 @@ def grouped(weight: mx.array, packing: Packing) -> list[mx.array]:
         pieces.append(mx.quantize(rows[first : first + step], **packing.options))
         mx.eval(pieces[-1])
     lead = weight.shape[:-1]
-    return [mx.concatenate(p).reshape(*lead, -1) for p in zip(*pieces, strict=True)]
+    return [mx.concatenate(list(p)).reshape(*lead, -1) for p in zip(*pieces, strict=True)]
 
 
 class MLXWriter(Writer):
