@@ -48,7 +48,7 @@ test-sanitized: $(VENV)/installed-dev  ## the fast suite, C++ under Address- and
 		ASAN_OPTIONS=$(ASAN):log_path=$$PWD/../report \
 		UBSAN_OPTIONS=print_stacktrace=1:log_path=$$PWD/../report \
 		$(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) --ignore tests/packaging $(PYTEST_FLAGS)
-	! grep -E -A30 'ERROR: |runtime error: ' $(SANITIZED)/report*
+	! grep -s -E -A30 'ERROR: |runtime error: ' $(SANITIZED)/report*
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check
